@@ -179,7 +179,7 @@ async def a_slow_reader_is_waited_for(service, engine):
 async def a_dead_side_is_replaced(service, engine, role):
     """Whoever is there ends, with all tokens or with an error; and then the service is as it was before."""
     before = service.restarts
-    asked = [request(bytes([97 + place]) + TEXT[:50], Sampling(max_tokens=40)) for place in range(16)]
+    asked = [request(bytes([97 + place]) + TEXT[:50], Sampling(max_tokens=180)) for place in range(16)]
     reading = [asyncio.create_task(read(service, each)) for each in asked]
     while not any(each.output for each in asked):
         await asyncio.sleep(0.001)

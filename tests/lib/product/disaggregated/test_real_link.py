@@ -15,6 +15,7 @@ from threeloops.product.decode import PagedCache
 from threeloops.product.disaggregated.real import BlockLink, CacheFormat, HandoverError
 from threeloops.product.disaggregated.real.messages import Blocks, FromDecode, FromPrefill, Received, Reserve
 from threeloops.product.request import Sampling
+from threeloops.product.service.engine.messages import Submit
 
 HEAD = struct.Struct("<IQ")
 
@@ -39,7 +40,7 @@ def started(end, kind=FromPrefill, most=1 << 20):
 def test_messages_and_their_blocks_arrive_in_order(ends, size):
     sender, _, _ = started(ends[0], FromDecode)
     _, heard, _ = started(ends[1])
-    messages = [Reserve(7, 1, (1, 2, 3), Sampling(temperature=0.5, stop=frozenset({4}))), Blocks(7, 0, 1, 0, 2)]
+    messages = [Reserve(Submit(7, (1, 2, 3), Sampling(temperature=0.5, stop=frozenset({4})))), Blocks(7, 0, 1, 0, 2)]
     for place, message in enumerate(messages):
         sender.send(message, bytes([place + 1]) * size)
     for place, message in enumerate(messages):

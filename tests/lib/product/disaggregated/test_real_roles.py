@@ -8,12 +8,24 @@ import random
 from collections import deque
 from dataclasses import replace
 
+import msgspec
 import pytest
 from decoding import random_model
-from threeloops.product.batching import CHUNKED, Engine
+from threeloops.product.batching import CHUNKED, Engine, by_arrival, by_priority
 from threeloops.product.decode import BlockManager, ModelRunner
 from threeloops.product.disaggregated.real.decode import DecodeRole
-from threeloops.product.disaggregated.real.messages import Ended, Progress
+from threeloops.product.disaggregated.real.messages import (
+    Blocks,
+    CacheFormat,
+    Ended,
+    HandoverError,
+    Hello,
+    Progress,
+    Received,
+    Reserve,
+    Reserved,
+    Welcome,
+)
 from threeloops.product.disaggregated.real.prefill import HANDOVERS, PrefillRole
 from threeloops.product.disaggregated.real.process import role_state
 from threeloops.product.disaggregated.real.service import orphans, twice
@@ -22,6 +34,7 @@ from threeloops.product.service.engine.messages import Credit, Submit
 
 MODEL = random_model()
 BLOCK = 4
+FORMAT = CacheFormat(1, "", 2, 2, 8, BLOCK, "float64")
 SAMPLINGS = [
     Sampling(max_tokens=7),
     Sampling(max_tokens=1),
@@ -55,7 +68,7 @@ class Pair:
         self.sizes, self.handover, self.model = {"prefill": prefill, "decode": decode}, handover, model
         self.window, self.policy = window, policy
         self.outputs, self.logprobs, self.prompt_logprobs, self.outcomes = {}, {}, {}, {}
-        self.messages = {}
+        self.messages, self.log = {}, []
         self.bytes = 0
         self.to_decode, self.to_prefill = deque(), deque()
         self.start("prefill")
@@ -79,6 +92,7 @@ class Pair:
 
     def sent(self, message, data):
         self.bytes += len(data)
+        self.log.append(message)
         self.to_decode.append((message, bytearray(data)))
 
     def submit(self, number, prompt, sampling, **more):
@@ -154,7 +168,7 @@ class Pair:
             state = role_state(role.engine)
             assert not state.fault and state.blocks_free == state.blocks_total, state
             assert not role.engine.requests and not role.unfinished
-        assert not self.decode._arrivals and not self.decode._asked and not self.decode._crossed
+        assert not self.decode._arrivals and not self.decode._asked
 
 
 def close(ours, theirs):
@@ -178,7 +192,7 @@ def check_right(pair, asked):
 @pytest.mark.parametrize("handover", HANDOVERS)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: str(SAMPLINGS.index(sampling)))
 def test_a_request_ends_as_in_one_engine(handover, sampling):
-    pair, prompt = Pair(handover=handover), [(7 * place) % 61 for place in range(37)]
+    pair, prompt = Pair(handover=handover, budget=10), [(7 * place) % 61 for place in range(37)]
     pair.submit(1, prompt, sampling)
     pair.settle()
     check_right(pair, {1: Submit(1, tuple(prompt), sampling)})
@@ -186,6 +200,106 @@ def test_a_request_ends_as_in_one_engine(handover, sampling):
     if len(pair.outputs[1]) > 1 or sampling.max_tokens == 1:
         assert pair.bytes == (sampling.max_tokens > 1) * blocks * pair.block_bytes
     pair.check_empty()
+
+
+def test_two_caches_that_wait_for_each_other_are_noticed():
+    """The decode side keeps its blocks for a prompt that the prefill side cannot compute, because there the blocks hold
+    a prompt that was computed first and for which the decode side has no room."""
+    pair = Pair(prefill=4, decode=4, order=by_priority(1.0))
+    asked = {number: Submit(number, (number,) * 9, Sampling(max_tokens=4), priority=5) for number in range(4)}
+    asked[4] = Submit(4, (9,) * 9, Sampling(max_tokens=4), priority=0)
+    for number, submitted in asked.items():
+        pair.submit(number, submitted.prompt, submitted.sampling, priority=submitted.priority)
+    pair.prefill.step()
+    assert [len(pair.outputs[number]) for number in asked] == [0, 0, 0, 0, 1]
+    pair.deliver("decode")
+    pair.decode.step()
+    assert role_state(pair.decode.engine).receiving == 1 and role_state(pair.prefill.engine).held == 1
+    pair.settle()
+    check_right(pair, asked)
+    pair.check_empty()
+
+
+def test_blocks_are_reserved_for_a_few_prompts_ahead():
+    pair = Pair(budget=5)
+    for number in range(9):
+        pair.submit(number, range(number, number + 9), SAMPLINGS[number % 2])
+    pair.prefill.step()
+    assert [message.request.number for message in pair.log] == [0, 2, 4, 6], "the others need one token and no blocks"
+
+
+def blocks_of(pair):
+    """Prompt 1 is computed, and its blocks and its first token are on their way."""
+    pair.submit(1, range(10), SAMPLINGS[7])
+    pair.prefill.step()
+    pair.deliver("decode")
+    pair.decode.step()
+    pair.deliver("prefill")
+    return [message for message, _ in pair.to_decode]
+
+
+WRONG = {
+    "a layer that there is not": (lambda m: replaced(m[0], layer=2, layers=1), "layers 2 to 2; it has 3 blocks in 2"),
+    "a block that there is not": (lambda m: replaced(m[0], first=1), "blocks 1 to 3 in layers 0 to 1; it has 3 blocks"),
+    "a hole": (lambda m: replaced(m[0], first=1, count=2), "block 1 in layer 0 follows 0 blocks: expected block 0"),
+    "too few bytes": (lambda m: replaced(m[0], layers=1), "6144 bytes for 3 blocks in 1 layers: expected 3072"),
+    "a block is missing": (lambda m: m[-1], "without block 0 of layer 0: expected 3 blocks in each layer"),
+    "asked twice": (lambda m: Reserve(Submit(1, (1,), SAMPLINGS[0])), "its blocks were asked for twice"),
+    "a greeting": (lambda m: Hello(FORMAT, 1), "Hello after the connection was made"),
+}  # fmt: skip
+
+
+def replaced(message, **changes):
+    return msgspec.structs.replace(message, **changes)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_message_that_makes_no_sense_is_refused_and_costs_no_block(case):
+    pair = Pair(handover="whole")
+    make, words = WRONG[case]
+    message = make(blocks_of(pair))
+    with pytest.raises(HandoverError, match=words):
+        pair.decode.hear(message, pair.to_decode[0][1])
+    pair.lose(None, 0)
+    pair.settle()
+    check_right(pair, {1: Submit(1, tuple(range(10)), SAMPLINGS[7])})
+    pair.check_empty()
+
+
+@pytest.mark.parametrize("answer", [Received(1), Reserved(1, 4), Reserved(1, -1), Welcome()], ids=str)
+def test_an_answer_that_makes_no_sense_is_refused(answer):
+    pair = Pair(handover="whole")
+    pair.submit(1, range(10), SAMPLINGS[0])
+    pair.prefill.step()
+    with pytest.raises(HandoverError):
+        pair.prefill.hear(answer)
+
+
+def test_a_handover_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="handover = 'late': expected one of whole, chunks, layers"):
+        Pair(handover="late")
+
+
+@pytest.mark.parametrize("handover", HANDOVERS)
+def test_when_blocks_leave(handover):
+    """A prompt of 41 tokens is computed in steps of 15. Its 11 blocks have 4 tokens each, in 2 layers."""
+    pair = Pair(handover=handover, budget=15)
+    pair.submit(1, range(41), SAMPLINGS[0])
+    sent = []
+    for _ in range(3):
+        pair.log.clear()
+        pair.prefill.step()
+        pair.deliver("decode")
+        pair.decode.step()
+        pair.deliver("prefill")
+        blocks = [message for message in pair.log if isinstance(message, Blocks)]
+        sent.append([(each.first, each.count, each.layer, each.layers) for each in blocks])
+    right = {
+        "whole": [[], [], [(0, 11, 0, 2)]],
+        "chunks": [[(0, 3, 0, 2)], [(3, 4, 0, 2)], [(7, 4, 0, 2)]],
+        "layers": [[(0, 3, 0, 2)], [(3, 4, 0, 1), (3, 4, 1, 1)], [(7, 4, 0, 1), (7, 4, 1, 1)]],
+    }
+    assert sent == right[handover], "the first step began before its blocks were reserved"
 
 
 def chaos(seed):
@@ -198,6 +312,7 @@ def chaos(seed):
         budget=rng.choice([5, 16, 64]),
         max_running=rng.choice([1, 2, 8]),
         window=rng.choice([2, 1000]),
+        order=rng.choice([by_arrival, by_priority(1.0)]),
     )
     asked, read = {}, {}
     beginning = [rng.randrange(61) for _ in range(16)]

@@ -50,11 +50,9 @@ class DecodeRole:
         self._tell = tell
         self._window = window
         self._send: Send | None = None
-        self._asked: deque[tuple[Reserve, Request]] = deque()
+        self._asked: deque[tuple[int, Request]] = deque()
         self._arrivals: dict[int, _Arrival] = {}
         self._streams: dict[int, Backlog] = {}
-        self._crossed: set[int] = set()
-        """Cancelled requests of which only one has told so far, the front or the other side."""
 
     @property
     def unfinished(self) -> list[int]:
@@ -74,8 +72,6 @@ class DecodeRole:
     def cancel(self, number: int) -> None:
         """Forget a request, because the front says that its reader is gone."""
         self._forget(number)
-        if self._send is not None:
-            self._crossed ^= {number}
 
     def credit(self, credit: Credit) -> None:
         """Take in that a reader has taken tokens."""
@@ -92,7 +88,6 @@ class DecodeRole:
         """Give the blocks of all requests back that have not arrived as a whole."""
         self._send = None
         self._asked.clear()
-        self._crossed.clear()
         for number in list(self._arrivals):
             self._forget(number)
 
@@ -107,8 +102,6 @@ class DecodeRole:
                 self._receive(message)
             case Abandon():
                 self._forget(message.number)
-                if message.cancelled:
-                    self._crossed ^= {message.number}
             case _:
                 raise HandoverError(f"{type(message).__name__} after the connection was made")
 
@@ -120,14 +113,12 @@ class DecodeRole:
         return bool(batch.chunks)
 
     def _ask(self, asked: Reserve) -> None:
-        number = asked.number
-        if number in self._crossed:  # its Abandon follows
-            return
-        if number in self._arrivals or any(number == other.number for other, _ in self._asked):
+        number = asked.request.number
+        if str(number) in self.engine.requests or any(number == other for other, _ in self._asked):
             raise HandoverError(f"request {number}: its blocks were asked for twice")
-        self._asked.append((asked, self._request(asked)))
+        self._asked.append((number, self._request(asked.request)))
 
-    def _request(self, asked: Reserve | Submit) -> Request:
+    def _request(self, asked: Submit) -> Request:
         return Request(
             str(asked.number),
             asked.prompt,
@@ -141,17 +132,17 @@ class DecodeRole:
     def _reserve(self) -> None:
         """Reserve blocks in the order in which they were asked for."""
         while self._asked and self._send is not None:
-            asked, request = self._asked[0]
+            number, request = self._asked[0]
             try:
                 if not self.engine.reserve(request):
                     return
             except ValueError as error:
-                refused = refusal(asked.number, error)
-                self._send(Declined(asked.number, refused.outcome, refused.message), b"")
+                refused = refusal(number, error)
+                self._send(Declined(number, refused.outcome, refused.message), b"")
             else:
                 cached = request.cached // self._cache.block_size
-                self._arrivals[asked.number] = _Arrival(request, [cached for _ in self._cache.layers])
-                self._send(Reserved(asked.number, asked.turn, cached), b"")
+                self._arrivals[number] = _Arrival(request, [cached for _ in self._cache.layers])
+                self._send(Reserved(number, cached), b"")
             self._asked.popleft()
 
     def _write(self, blocks: Blocks, data: bytes | bytearray | memoryview) -> None:
@@ -201,7 +192,7 @@ class DecodeRole:
 
     def _forget(self, number: int) -> None:
         """Forget a request in any phase and free its blocks."""
-        self._asked = deque(pair for pair in self._asked if pair[0].number != number)
+        self._asked = deque(pair for pair in self._asked if pair[0] != number)
         self._arrivals.pop(number, None)
         self._streams.pop(number, None)
         self.engine.cancel(str(number))

@@ -8,7 +8,7 @@ token at once, and the decode process about all of them (Progress). Whoever has 
 
 import msgspec
 
-from threeloops.product.request import Sampling, TokenLogprobs
+from threeloops.product.request import TokenLogprobs
 from threeloops.product.service.engine.messages import Cancel, Credit, EngineSpec, Failed, Submit
 
 __all__ = [
@@ -55,15 +55,9 @@ class Hello(msgspec.Struct, tag=True):
 
 
 class Reserve(msgspec.Struct, tag=True):
-    """Ask for a seat and the blocks of a prompt. `turn` counts how often they were asked for."""
+    """Ask for a seat and the blocks of a prompt."""
 
-    number: int
-    turn: int
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    priority: int = 0
-    client: str = ""
-    cache_salt: str = ""
+    request: Submit
 
 
 class Blocks(msgspec.Struct, tag=True):
@@ -88,11 +82,10 @@ class Handed(msgspec.Struct, tag=True):
 
 
 class Abandon(msgspec.Struct, tag=True):
-    """Forget a request that has not been handed over. `cancelled`: because its reader is gone, of which the front tells
-    both processes."""
+    """Forget a request. If its reader is gone, the front tells both processes, and this comes as well, behind what was
+    sent before."""
 
     number: int
-    cancelled: bool = False
 
 
 # From the decode process to the prefill process.
@@ -108,7 +101,6 @@ class Reserved(msgspec.Struct, tag=True):
     """The blocks of a request are reserved, and the first `cached` of them hold its keys and values already."""
 
     number: int
-    turn: int
     cached: int
 
 

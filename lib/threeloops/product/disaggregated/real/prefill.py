@@ -46,15 +46,20 @@ Send = Callable[[msgspec.Struct, Buffer], None]
 class _Prompt:
     """A request here. Counts of blocks are places in its table."""
 
-    number: int
+    submitted: Submit  # the whole request
     request: Request  # ends with its first token
-    sampling: Sampling  # of the whole request
-    submitted: Submit
-    turn: int = 0  # how often its blocks were asked for, or given back
     is_asked: bool = False
     is_reserved: bool = False
     is_handed: bool = False
     sent: int = 0  # blocks that are there, in all layers
+
+    @property
+    def number(self) -> int:
+        return self.submitted.number
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.submitted.sampling
 
     @property
     def is_done(self) -> bool:
@@ -138,14 +143,14 @@ class PrefillRole:
         except ValueError as error:
             self._tell(refusal(submitted.number, error))
             return
-        self._prompts[request.id] = _Prompt(submitted.number, request, sampling, submitted)
+        self._prompts[request.id] = _Prompt(submitted, request)
 
     def cancel(self, number: int) -> None:
         """Forget a request, here and on the other side."""
         if (prompt := self._prompts.get(str(number))) is not None:
             self._drop(prompt)
         if self._send is not None:
-            self._send(Abandon(number, cancelled=True), b"")
+            self._send(Abandon(number), b"")
 
     def connected(self, send: Send) -> None:
         """Send to this other side from now on."""
@@ -156,15 +161,12 @@ class PrefillRole:
         self._send = None
         for prompt in self._prompts.values():
             prompt.is_asked = prompt.is_reserved = prompt.is_handed = False
-            prompt.sent = 0
 
     def hear(self, message: FromDecode) -> None:
         """Take in a message of the other side. Raises HandoverError if it makes no sense."""
         if isinstance(message, Welcome):
             raise HandoverError("Welcome after the connection was made")
         if (prompt := self._prompts.get(str(message.number))) is None:  # cancelled meanwhile
-            return
-        if isinstance(message, Reserved) and message.turn < prompt.turn:  # they were given back meanwhile
             return
         if not (prompt.is_handed if isinstance(message, Received) else prompt.is_asked):
             raise HandoverError(f"request {message.number}: {type(message).__name__} without its question")
@@ -201,10 +203,7 @@ class PrefillRole:
             if prompt.is_done or prompt.request.running or ahead > 0:
                 ahead -= not prompt.is_done
                 prompt.is_asked = True
-                prompt.turn += 1
-                of = prompt.submitted
-                reserve = Reserve(of.number, prompt.turn, of.prompt, of.sampling, of.priority, of.client, of.cache_salt)
-                self._send(reserve, b"")
+                self._send(Reserve(prompt.submitted), b"")
 
     def _reserved(self, prompt: _Prompt, cached: int) -> None:
         if prompt.is_reserved or not 0 <= cached <= self._blocks(prompt):
@@ -227,8 +226,6 @@ class PrefillRole:
             if prompt.is_reserved and not prompt.is_done:
                 self._send(Abandon(prompt.number), b"")
                 prompt.is_asked = prompt.is_reserved = False
-                prompt.turn += 1
-                prompt.sent = 0
 
     def _after(self, chunk: Chunk) -> None:
         """Tell about a chunk that has been computed, and send the blocks that it has completed."""

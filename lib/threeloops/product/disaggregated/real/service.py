@@ -224,10 +224,12 @@ class DisaggregatedService:
         wait = _FIRST_WAIT
         while True:
             await self._broken.wait()
-            self._broken.clear()
             if self.ready:
+                self._broken.clear()
                 continue
-            await self._settle()
+            while self._broken.is_set():  # again, if a side dies while the other answers
+                self._broken.clear()
+                await self._settle()
             try:
                 await self._start_missing()
                 await self._connect()
