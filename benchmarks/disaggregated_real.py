@@ -21,17 +21,18 @@ from threeloops.product.decode import ModelRunner, PagedCache
 from threeloops.product.disaggregated.real import (
     BlockLink,
     DisaggregatedService,
-    TwoSidedReplay,
     replay_two_sides,
 )
 from threeloops.product.disaggregated.real.messages import Blocks
-from threeloops.product.loadgen import Arrival, Metrics, lognormal, measure, poisson, replay, trace, uniform
+from threeloops.product.loadgen import Arrival, Metrics, lognormal, measure, on_off, poisson, replay, trace, uniform
+from threeloops.product.loadgen.replay import ReplayedStep
 from threeloops.product.loadgen.trace import requests_of
 from threeloops.product.request import Request, Sampling
 from threeloops.product.service.engine import EngineClient, EngineSpec
 from threeloops.simulation.clock import Clock
 from threeloops.training.collectives.cost import Link
 
+from benchmarks.progress import finished
 from benchmarks.result import Prediction
 from benchmarks.serving_prediction import POLICY, CpuClock, NewEngine, one_thread
 
@@ -78,11 +79,11 @@ def real_rows(
 ) -> tuple[list[Prediction], dict[str, float]]:
     """Times of two traces on one prefill side and one decode side, predicted from the steps of a single engine.
 
-    The single engine replays a third trace before each of the others, in every round, because a processor's speed
-    drifts over minutes. The second result has facts: the link, and sent bytes over those of the closed form.
+    The single engine replays a third trace before and after each of the others, because a processor's speed drifts
+    over minutes. The second result has facts: the link, and sent bytes over those of the closed form.
     """
     rate = _capacity(model, new_engine)
-    calibration = trace(poisson(0.7 * rate, 31), requests, PROMPTS, ANSWERS, seed=31)
+    calibration = trace(on_off(0.6 * rate, 32 / rate, 24 / rate, 31), requests, PROMPTS, ANSWERS, seed=31)
     traces = _traces(rate, requests)
     link = link_of_a_socket()
 
@@ -91,25 +92,33 @@ def real_rows(
         assert isinstance(engine.executor, ModelRunner)
         return engine, engine.executor.cache
 
-    steps = []
-    seen: dict[str, list[TwoSidedReplay]] = {case: [] for case in traces}
-    for _ in range(rounds):
-        for case, arrivals in traces.items():
-            steps += replay(new_engine(model, POLICY, CpuClock()), calibration).steps
-            seen[case].append(replay_two_sides(arrivals, new_side, link, handover))
-    cost = fit([step.shape for step in steps], [step.seconds for step in steps])
-    rows = []
+    def calibrated() -> list[ReplayedStep]:
+        return replay(new_engine(model, POLICY, CpuClock()), calibration).steps
+
     block_size = new_engine(model, POLICY, CpuClock()).scheduler.blocks.block_size
-    closed_form = sent = 0
-    for case, arrivals in traces.items():
-        predicted = measure(_simulated(model, new_engine, cost, link, handover, arrivals))
-        real = [measure(each.requests) for each in seen[case]]
-        for what, unit, value in QUANTITIES:
-            rows.append(Prediction(what, case, SIDES, unit, value(predicted), median(map(value, real))))
-        config = model.config
-        of_block = block_size * config.layers * 2 * config.kv_heads * config.head_dim * model.head.weight.itemsize
-        closed_form += sum(-(-arrival.prompt_length // block_size) * of_block for arrival in arrivals)
-        sent += seen[case][0].sent_bytes
+    predicted: dict[str, list[Metrics]] = {case: [] for case in traces}
+    measured: dict[str, list[Metrics]] = {case: [] for case in traces}
+    sent = 0
+    for _ in range(rounds):
+        steps = calibrated()
+        for case, arrivals in traces.items():
+            real = replay_two_sides(arrivals, new_side, link, handover)
+            later = calibrated()
+            cost = fit([step.shape for step in steps + later], [step.seconds for step in steps + later])
+            steps = later
+            measured[case].append(measure(real.requests))
+            predicted[case].append(measure(_simulated(model, new_engine, cost, link, handover, arrivals)))
+            sent += real.sent_bytes
+            finished(f"one prefill and one decode side: {case}")
+    rows = [
+        Prediction(what, case, SIDES, unit, median(map(value, predicted[case])), median(map(value, measured[case])))
+        for case in traces
+        for what, unit, value in QUANTITIES
+    ]
+    config = model.config
+    of_block = block_size * config.layers * 2 * config.kv_heads * config.head_dim * model.head.weight.itemsize
+    blocks = sum(-(-arrival.prompt_length // block_size) for arrivals in traces.values() for arrival in arrivals)
+    closed_form = rounds * blocks * of_block
     facts = {"latency, s": link.latency, "bandwidth, bytes/s": link.bandwidth, "sent / closed form": sent / closed_form}
     return rows, facts
 
