@@ -1,12 +1,13 @@
 """The way of a cache from a prefill machine to a decode machine: a place for it, its messages, and its arrival."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from threeloops.product.disaggregated.description import Deployment
 from threeloops.product.disaggregated.machine import Machine
-from threeloops.product.disaggregated.policies import DecodeState
+from threeloops.product.disaggregated.policies import DecodeState, PoolLoad
 from threeloops.product.disaggregated.record import Journey
 from threeloops.product.disaggregated.transfer import ComputedChunk, Part, send
 from threeloops.product.request import Request
@@ -58,6 +59,24 @@ class Delivery:
         running = len(machine.engine.requests) + len(machine.promised)
         seconds = self._deployment.handover.seconds(len(attempt.rest.prompt))
         return DecodeState(machine.life.name, running, free, self.needed_blocks(attempt), seconds)
+
+    def require_room(self, attempt: Attempt) -> None:
+        """Raises ValueError if no decode machine could ever hold the answer."""
+        longest = len(attempt.rest.prompt) + attempt.rest.sampling.max_tokens - 1
+        room = self._deployment.decode.blocks * self._deployment.block_size
+        if longest > room:
+            raise ValueError(f"{longest} tokens of prompt and answer, and a decode machine has room for {room}")
+
+    def load(self) -> PoolLoad:
+        """Return the load of the decode pool, as the rule for roles sees it."""
+        able = [machine for machine in self._machines if machine.role == "decode" and machine.takes]
+        if not able:
+            return PoolLoad(0, math.inf)
+        blocks = self._deployment.decode.blocks
+        seats = self._deployment.decode.policy.max_running
+        taken = [max(1 - machine.blocks.free / blocks, len(machine.engine.requests) / seats) for machine in able]
+        needed = sum(self.needed_blocks(attempt) for attempt in self.waiting)
+        return PoolLoad(len(able), (sum(taken) + max(needed / blocks, len(self.waiting) / seats)) / len(able))
 
     def place(self, attempt: Attempt) -> None:
         """Find a decode machine, now or as soon as one has room."""

@@ -3,7 +3,8 @@ end of the network.
 
 An engine takes commands between its steps: new requests, reservations, arrived caches, cancellations. So a command that
 comes during a step waits until the step ends. The owner is told of each step when it begins, because its layers may be
-sent before it ends, and when it ends. It is also told when a request has left.
+sent before it ends, and when it ends. It is also told when a request was preempted,
+and when one has left.
 """
 
 import math
@@ -28,6 +29,8 @@ class StepOwner(Protocol):
     def began(self, machine: "Machine", batch: Batch, start: float, end: float) -> None: ...
 
     def ended(self, machine: "Machine", batch: Batch) -> None: ...
+
+    def preempted(self, request: Request) -> None: ...
 
     def left(self, machine: "Machine") -> None: ...
 
@@ -134,6 +137,8 @@ class Machine:
         start = self._clock.now()
         self.engine.clock.sleep_until(start)
         batch = self.engine.step()
+        for request in [request for request in self.engine.scheduler.waiting if request.preemptions]:
+            self._owner.preempted(request)
         if not batch.chunks:
             self.is_engaged = False
             return

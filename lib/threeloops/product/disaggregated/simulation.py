@@ -124,7 +124,7 @@ class _Simulation:
         able = self._able("decode" if is_local else "prefill")
         if not able:
             self.unrouted.append(attempt)
-            self._give_up_without_machines()
+            self._require_decode_machine()
             return
         tokens = len(attempt.first.prompt)
         self.turn += 1
@@ -151,17 +151,10 @@ class _Simulation:
             return
         try:
             if request.keeps_blocks:
-                self._require_decode_room(attempt)
+                self.delivery.require_room(attempt)
             machine.add(request)
         except ValueError as error:
             self._end(attempt, f"refused: {error}")
-
-    def _require_decode_room(self, attempt: Attempt) -> None:
-        """Raises ValueError if no decode machine could ever hold the answer."""
-        longest = len(attempt.rest.prompt) + attempt.rest.sampling.max_tokens - 1
-        room = self.deployment.decode.blocks * self.deployment.block_size
-        if longest > room:
-            raise ValueError(f"{longest} tokens of prompt and answer, and a decode machine has room for {room}")
 
     # Steps.
 
@@ -179,12 +172,11 @@ class _Simulation:
                 self._log(attempt, chunk, start, end)
 
     def _log(self, attempt: Attempt, chunk: Chunk, start: float, end: float) -> None:
-        is_first = not attempt.logged
-        if chunk.start > attempt.logged:
+        if chunk.start > attempt.logged:  # a cached prefix
             self.delivery.log(attempt, ComputedChunk(start, start, chunk.start - attempt.logged))
-        if chunk.start + chunk.count > attempt.logged:  # after a preemption, a part of it has been logged already
-            self.delivery.log(attempt, ComputedChunk(start, end, chunk.start + chunk.count - attempt.logged))
-        if is_first and attempt.first.keeps_blocks and self.deployment.handover.way != "whole":
+        self.delivery.log(attempt, ComputedChunk(start, end, chunk.count))
+        is_early = attempt.first.keeps_blocks and self.deployment.handover.way != "whole"
+        if is_early and attempt.decode is None and attempt not in self.delivery.waiting:
             self._place(attempt)
 
     def ended(self, machine: Machine, batch: Batch) -> None:
@@ -218,7 +210,7 @@ class _Simulation:
 
     def _place(self, attempt: Attempt) -> None:
         self.delivery.place(attempt)
-        self._give_up_without_machines()
+        self._require_decode_machine()
 
     def _end(self, attempt: Attempt, error: str = "") -> None:
         """End a request, with all of its tokens or with an error."""
@@ -260,10 +252,17 @@ class _Simulation:
             elif machine in (attempt.prefill, attempt.decode):
                 self._try_again(attempt, f"{machine.life.name} failed")
         self._route_waiting()
+        self._require_decode_machine()
 
     def _place_again(self, attempt: Attempt) -> None:
         """Send a cache that the prefill machine still has to another decode machine."""
+        self._take_back(attempt)
+        self._place(attempt)
+
+    def _take_back(self, attempt: Attempt) -> None:
+        """Give up the blocks that a decode machine has reserved, and what was sent there."""
         old = attempt.rest
+        decode = attempt.decode
         del self.attempts[old]
         attempt.rest = Request(old.id, old.prompt, old.sampling, old.arrival, old.priority, old.client)
         self.attempts[attempt.rest] = attempt
@@ -271,7 +270,22 @@ class _Simulation:
         attempt.travelling = 0
         attempt.is_reserved = False
         attempt.decode = None
-        self._place(attempt)
+        if decode is not None:
+            decode.leave(old)
+
+    def preempted(self, request: Request) -> None:
+        """Forget what was sent of a prompt that has lost its blocks on the prefill machine, and give up its place.
+
+        Otherwise it could wait for blocks of a prompt that waits for its place.
+        """
+        attempt = self.attempts.get(request)
+        if attempt is None or request is not attempt.first or not attempt.logged:
+            return
+        attempt.chunks = []
+        attempt.logged = 0
+        if attempt in self.delivery.waiting:
+            self.delivery.waiting.remove(attempt)
+        self._take_back(attempt)
 
     def _try_again(self, attempt: Attempt, error: str) -> None:
         journey = attempt.journey
@@ -281,12 +295,25 @@ class _Simulation:
             self._forget(attempt)
             self._begin(journey)
 
-    def _give_up_without_machines(self) -> None:
-        """End those who wait for a decode machine with an error, if none will ever be there again."""
-        if not any(machine.future_role == "decode" for machine in self.machines):
-            for attempt in [*self.unrouted, *self.delivery.waiting]:
-                if attempt.first in self.attempts:  # the end of one lets others begin, which end here too
+    def _require_decode_machine(self) -> None:
+        """See that there is, or will be, a machine for those who wait for one.
+
+        If the only one is a prefill machine that drains, its prompts would wait for it, and it for them, so they begin
+        again elsewhere. If there is none, those who wait end with an error.
+        """
+        if any(machine.role == "decode" and machine.returns for machine in self.machines):
+            return
+        coming = next((machine for machine in self.machines if machine.future_role == "decode"), None)
+        if coming is None:
+            stuck = [*self.unrouted, *self.delivery.waiting]
+        else:
+            stuck = [attempt for attempt in dict.fromkeys(self.attempts.values()) if attempt.prefill is coming]
+        for attempt in stuck:
+            if attempt.first in self.attempts:  # the end of one lets others begin, which may end here too
+                if coming is None:
                     self._end(attempt, "no decode machine is left")
+                else:
+                    self._try_again(attempt, f"{coming.life.name} became a decode machine")
 
     def _start(self, machine: Machine) -> None:
         machine.start(machine.next_role or machine.role)
@@ -309,7 +336,7 @@ class _Simulation:
         self.clock.at(now + roles.period, self._look)
         if any(machine.next_role is not None for machine in self.machines):
             return
-        decision = roles.decide(self._prefill_load(), self._decode_load(), now - self.moved_at)
+        decision = roles.decide(self._prefill_load(), self.delivery.load(), now - self.moved_at)
         if decision is None:
             return
         able = self._able("decode" if decision == "to prefill" else "prefill")
@@ -317,6 +344,7 @@ class _Simulation:
         chosen.next_role = "prefill" if decision == "to prefill" else "decode"
         self.moved_at = now
         self.left(chosen)
+        self._require_decode_machine()
 
     def _uses(self, machine: Machine) -> int:
         """Return how many requests need a machine."""
@@ -341,14 +369,3 @@ class _Simulation:
         waiting = sum(len(attempt.first.prompt) for attempt in self.unrouted)
         tokens = sum(machine.queued_tokens for machine in able) + waiting
         return PoolLoad(len(able), tokens * self.token_seconds / len(able) if able else math.inf)
-
-    def _decode_load(self) -> PoolLoad:
-        able = self._able("decode")
-        if not able:
-            return PoolLoad(0, math.inf)
-        blocks = self.deployment.decode.blocks
-        seats = self.deployment.decode.policy.max_running
-        taken = [max(1 - machine.blocks.free / blocks, len(machine.engine.requests) / seats) for machine in able]
-        waiting = self.delivery.waiting
-        needed = sum(self.delivery.needed_blocks(attempt) for attempt in waiting)
-        return PoolLoad(len(able), (sum(taken) + max(needed / blocks, len(waiting) / seats)) / len(able))
