@@ -997,8 +997,8 @@ with check("lost", "updates without effect", part="values", hidden="other weight
         (1.0, -(2.0**-8), False, "below 1 the numbers lie twice as close"),
         (1.0, -(2.0**-9), True, "the sum lies half-way to 1 − 1/256, and 1 has the even code"),
         (1.0, -1.5 * 2.0**-9, False, "below 1 the numbers lie twice as close: this is more than half-way"),
-        (1.0, 2.0**-8 + 2.0**-17, False, "the sum is past half-way: do not round the update to 16 bits first"),
-        (2.0**-40, 2.0**-41, False, "the sum is 1.5 times the weight: a small difference can still be a large change"),
+        (1.0, 2.0**-8 + 2.0**-17, False, "the sum is just past half-way: do not round the update to 16 bits first"),
+        (2.0**-40, 2.0**-41, False, "the sum is 1.5 times the weight: tiny numbers that are near are not equal"),
         (1.0, -2.0, False, "the sum is −1"),
         (1.0, math.inf, False, "the sum is infinite"),
     ):
