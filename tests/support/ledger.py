@@ -39,6 +39,17 @@ class Ledger:
         if -1 in request.prompt:
             raise ValueError(f"request {request.id!r}: token -1 is unknown")
 
+    def receive(self, request: Request) -> None:
+        """Write the prompt after its cached tokens, as if another engine had computed it."""
+        written: set[int] = set()
+        for position in range(request.cached, len(request.prompt)):
+            self._write(request, position, self._right(request, position), written)
+
+    def require_prompt(self, request: Request) -> None:
+        """Check that the blocks of a request still hold its prompt."""
+        for position in range(len(request.prompt)):
+            assert self.slots[self._slot(request, position)] == self._right(request, position), request.id
+
     def execute(self, batch: Batch):
         self.batches.append(batch)
         for source, destination in batch.copies:

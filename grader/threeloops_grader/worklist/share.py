@@ -15,11 +15,12 @@ _MAX_TASKS = 1000
 """Slurm's default limit of an array is 1,001."""
 _FEWEST = 10
 """Submissions of a task that are worth its start."""
-_MOST = 200
+_MOST = 400
 """Submissions of a task that usually end before its time limit. A lost task loses only those that it is executing,
 because the records of the others are kept."""
-_LAST = 20
-"""Submissions of the last tasks, which are the smallest."""
+_LAST = 80
+"""The last tasks are split down to so many submissions, and no further. A task of a quick lab then still takes some ten
+times as long as its start."""
 
 
 @dataclass(frozen=True)

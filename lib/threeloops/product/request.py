@@ -124,6 +124,7 @@ class Request:
     priority: int = 0  # the smaller, the sooner
     client: str = ""  # whose share it takes from, where the scheduler is fair
     cache_salt: str = ""  # requests with different salts share no blocks of the prefix cache
+    keeps_blocks: bool = False  # once it has ended with a token, its blocks stay until `Engine.release`
 
     # filled by the scheduler
     place: tuple[float, ...] = ()  # what it is sorted by: the order of the policy, then how many were added before

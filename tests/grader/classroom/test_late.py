@@ -439,3 +439,14 @@ def test_every_student_of_a_random_class_is_accounted_for(graded, policy, extend
                     assert penalties[row.student.id] == pytest.approx(row.penalty)
             else:
                 assert row.score == (0.0 if row.status == "missing" else None)
+
+
+def test_a_refused_file_that_does_not_count_is_not_a_failure(lab):
+    """bob's group handed in cyd's notebook later. nbgrader cannot grade bob's, and everybody's score is right."""
+    (lab.root / "groups.csv").write_text("group,student\nA,bob\nA,cyd\n")
+    threeloops(lab.root, "class", "groups", "groups.csv")
+    notebook = lab.root / "submitted/bob" / lab.slug / f"{lab.slug}.ipynb"
+    notebook.write_bytes(notebook.read_bytes()[:-200])
+    told = threeloops(lab.root, "class", "grade", "90", "--again", "--sandbox", SANDBOX, code=1)
+    assert "4 on the roster = 3 graded + 0 ungraded + 1 missing" in told and "cyd, whose hand-in counts" in told
+    assert scores(lab)["bob"] == scores(lab)["cyd"] == 70.0

@@ -192,9 +192,9 @@ def test_the_shares_of_a_class_hold_every_student_once(size, workers):
 
 
 def test_the_first_shares_are_large_and_the_last_ones_small():
-    """10,000 students on 16 workers: four rounds of tasks with 156 each, of which the last round is halved twice."""
+    """10,000 students on 16 workers: two rounds of tasks with 312 each, of which the last round is halved once."""
     sizes = [round(10_000 / share.count) for share in shares_for(10_000, 16)]
-    assert sizes == 48 * [156] + 16 * [78] + 32 * [39]
+    assert sizes == 16 * [312] + 32 * [156]
 
 
 @pytest.mark.parametrize(

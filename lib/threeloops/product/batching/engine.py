@@ -58,6 +58,34 @@ class Engine:
         self.requests[request.id] = request
         return None
 
+    def reserve(self, request: Request) -> bool:
+        """Take a seat and blocks for a request whose prompt another engine computes. Returns False if there is no room
+        now.
+
+        Then write keys and values of its prompt, from token `request.cached` on, into the blocks of
+        `request.block_table`, and call `receive`. Raises the same as `add`.
+        """
+        self._check(request)
+        if not self.scheduler.reserve(request):
+            return False
+        self.requests[request.id] = request
+        return True
+
+    def receive(self, id: str, token: int) -> None:
+        """Let a reserved request run: its blocks hold its prompt, and `token` is its first output. Raises ValueError if
+        no such request is reserved."""
+        request = self.requests.get(id)
+        if request is None or request not in self.scheduler.receiving:
+            raise ValueError(f"request {id!r} waits for no keys and values: call reserve first, and receive once")
+        self.scheduler.receive(request, token, self.clock.now())
+        if request.finish is not None:
+            del self.requests[id]
+
+    def release(self, request: Request) -> None:
+        """Take back the blocks of a request that has ended and `keeps_blocks`. Nothing happens if it keeps none."""
+        if request in self.scheduler.held:
+            self.scheduler.release(request)
+
     def cancel(self, id: str) -> None:
         """End a request in any phase. A finished request is not changed."""
         if (request := self.requests.pop(id, None)) is not None:
@@ -79,6 +107,8 @@ class Engine:
         except BaseException as error:
             for request in list(self.requests.values()):
                 self._fail(request, error)
+            for request in list(self.scheduler.held):
+                self.scheduler.release(request)
             self.scheduler.blocks.forget(range(self.scheduler.blocks.blocks))
             raise
         for chunk, result in zip(batch.chunks, results, strict=True):
@@ -109,7 +139,8 @@ class Engine:
                 if not self.step().chunks:
                     raise RuntimeError(
                         f"{len(self.requests)} requests are left and no step can be made: "
-                        f"{len(self.scheduler.paused)} of them are paused: resume or cancel those"
+                        f"{len(self.scheduler.paused)} of them are paused and {len(self.scheduler.receiving)} wait for "
+                        "keys and values: resume, receive or cancel those"
                     )
         finally:
             self.scheduler.draining = False

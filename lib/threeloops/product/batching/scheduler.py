@@ -21,7 +21,11 @@ _PLACE = attrgetter("place")
 
 
 class Scheduler:
-    """Requests that are `waiting`, `running` or `paused`, and the blocks of those who run."""
+    """Requests that are `waiting`, `running` or `paused`, and the blocks of those who run.
+
+    Two more lists are for a cache that moves between engines. A `receiving` request has its blocks and waits for keys
+    and values that another engine computes. A `held` one has ended, and another engine still has to read its blocks.
+    """
 
     def __init__(self, blocks: BlockManager, policy: Policy):
         self.blocks = blocks
@@ -29,6 +33,8 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.paused: list[Request] = []
+        self.receiving: list[Request] = []
+        self.held: list[Request] = []
         self.draining = False  # nobody else will come: a batch need not wait to fill
         self._counters = TokenCounters()
         self._added = count()
@@ -36,16 +42,49 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Let a request wait. Raises ValueError, and leaves it alone, if it could never run."""
-        longest = len(request.prompt) + request.sampling.max_tokens - 1  # the last token is never fed back
-        if longest > (room := self.blocks.blocks * self.blocks.block_size):
-            raise ValueError(
-                f"request {request.id!r}: {len(request.prompt)} tokens of prompt and max_tokens = "
-                f"{request.sampling.max_tokens} need a cache of {longest} tokens; this one has {room}: shorten the "
-                "prompt, lower max_tokens, or give the cache more blocks"
-            )
+        self._require_room(request)
         request.place = *self.policy.order(request), next(self._added)
         self._counters.join(request.client, (other.client for other in self.waiting))
         self.waiting.append(request)
+
+    def reserve(self, request: Request) -> bool:
+        """Give a request a seat and the blocks of its prompt, which another engine computes. Returns False if there is
+        no room now, or if a preempted request waits for it.
+
+        `request.cached` tokens are here already, so only the blocks after them have to be sent. Raises the same as
+        `add`.
+        """
+        self._require_room(request)
+        if not self._has_seat or any(waiting.preemptions for waiting in self.waiting):
+            return False
+        prompt = len(request.prompt)
+        self._take_prefix(request, prompt)
+        if self._lacks(request, prompt - request.computed):
+            self._give_up(request)
+            return False
+        self.blocks.grow(request.block_table, prompt)
+        request.place = *self.policy.order(request), next(self._added)
+        self._counters.join(request.client, (waiting.client for waiting in self.waiting))
+        request.cached_first = request.cached
+        self.receiving.append(request)
+        return True
+
+    def receive(self, request: Request, token: int, now: float) -> None:
+        """Let a `receiving` request run, because its blocks now hold its prompt, of which `token` is the first
+        output."""
+        self.receiving.remove(request)
+        request.computed = len(request.prompt)
+        request.running = True
+        self.running.append(request)
+        self._name_full_blocks(request, 0)
+        self._append(request, (token,), now)
+        if request.finish is not None:
+            self.end(request, request.finish)
+
+    def release(self, request: Request) -> None:
+        """Take the blocks of a `held` request back."""
+        self.held.remove(request)
+        self.blocks.release(request.block_table)
 
     def fork(self, request: Request, of: Request) -> None:
         """Add a request that shares the blocks of `of`, which runs, for several answers to one prompt.
@@ -56,7 +95,7 @@ class Scheduler:
         self.add(request)
         shared = request.length - 1  # the last token is computed again, for its logits
         same = of.running and shared <= of.computed and of.tokens[:shared] == request.tokens[:shared]
-        if same and not request.lacks_prompt_logprobs and len(self.running) < self.policy.max_running:
+        if same and not request.lacks_prompt_logprobs and self._has_seat:
             blocks = -(-shared // self.blocks.block_size)
             request.block_table = self.blocks.fork(of.block_table[:blocks])
             request.computed = request.cached = shared
@@ -64,7 +103,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> Batch:
         """Choose the next step. If blocks run out, requests are preempted from the end of the order. The first request
-        always runs."""
+        always runs, unless the blocks that it needs are reserved for requests that are `receiving`."""
         self.running.sort(key=_PLACE)
         chunks: list[Chunk] = []
         copies: list[tuple[int, int]] = []
@@ -86,21 +125,21 @@ class Scheduler:
             self._append(request, new, now)
             full = request.computed // self.blocks.block_size
             request.computed = request.length - 1 if chunk.samples else chunk.start + chunk.count
-            if self.policy.prefix_cache and request.computed // self.blocks.block_size > full:
-                keys = block_keys(request, self.blocks.block_size, request.computed)
-                for block, key in zip(request.block_table[full:], keys[full:], strict=False):
-                    self.blocks.name(block, key)
+            self._name_full_blocks(request, full)
             if request.finish is not None:
                 self.end(request, request.finish)
 
     def end(self, request: Request, finish: Finish) -> None:
-        """Remove a request, in any phase, and take its blocks back. The prefix cache forgets what a failed request
-        wrote."""
+        """Remove a request, in any phase, and take its blocks back, unless it `keeps_blocks` and ended with a token.
+        The prefix cache forgets what a failed request wrote."""
         request.finish = finish
         if finish is Finish.ERROR:
             self.blocks.forget(request.block_table)
         self._leave(request)
-        self.blocks.release(request.block_table)
+        if request.keeps_blocks and finish in (Finish.STOP, Finish.LENGTH):
+            self.held.append(request)
+        else:
+            self.blocks.release(request.block_table)
 
     def pause(self, request: Request) -> None:
         """Give its seat and its blocks to others until `resume`."""
@@ -117,6 +156,10 @@ class Scheduler:
         if self.policy.door_opens is None or self.running or not self.waiting:
             return math.inf
         return min(request.arrival for request in self.waiting) + self.policy.door_opens
+
+    @property
+    def _has_seat(self) -> bool:
+        return len(self.running) + len(self.receiving) < self.policy.max_running
 
     def _continue(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> None:
         """Chunks of those who run, best first."""
@@ -153,9 +196,9 @@ class Scheduler:
         """Let those who wait join, best first, until budget, seats or blocks are used up, or the door is shut."""
         budget = self.policy.token_budget - sum(chunk.count + chunk.guesses for chunk in chunks)
         self.waiting.sort(key=_PLACE)
-        while self.waiting and len(self.running) < self.policy.max_running and budget > 0 and self._is_door_open(now):
+        while self.waiting and self._has_seat and budget > 0 and self._is_door_open(now):
             request = self._next_in_line()
-            self._take_prefix(request)
+            self._take_prefix(request, request.length - 1)  # the last token is always computed: it needs logits
             tokens = min(request.uncomputed, budget) if self.policy.chunked else request.uncomputed
             lacks = self._lacks(request, request.uncomputed)  # room for all of it: half a prompt helps nobody
             if lacks or (tokens > budget and chunks):  # a prompt above the budget gets a step of its own
@@ -193,15 +236,22 @@ class Scheduler:
         self._seats = min(self.policy.max_running, len(self.waiting)) if is_open else 0
         return is_open
 
-    def _take_prefix(self, request: Request) -> None:
-        """Start from the blocks that the cache still has. The last token is always computed, because it needs logits.
+    def _take_prefix(self, request: Request, tokens: int) -> None:
+        """Start from the blocks of its first `tokens` tokens that the cache still has.
 
         A request that lacks log-probabilities of its prompt computes all of it, because each of them needs logits.
         """
         if self.policy.prefix_cache and not request.lacks_prompt_logprobs:
-            keys = block_keys(request, self.blocks.block_size, request.length - 1)
+            keys = block_keys(request, self.blocks.block_size, tokens)
             request.block_table = self.blocks.fork(self.blocks.find(keys))
         request.computed = request.cached = len(request.block_table) * self.blocks.block_size
+
+    def _name_full_blocks(self, request: Request, first: int) -> None:
+        """Let the prefix cache find the computed blocks of a request, from number `first` on."""
+        if self.policy.prefix_cache and request.computed // self.blocks.block_size > first:
+            keys = block_keys(request, self.blocks.block_size, request.computed)
+            for block, key in zip(request.block_table[first:], keys[first:], strict=False):
+                self.blocks.name(block, key)
 
     def _append(self, request: Request, new: Sequence[int], now: float) -> None:
         """Add the new tokens, up to the one that ends the request."""
@@ -216,6 +266,16 @@ class Scheduler:
             if request.finish is not None:
                 return
 
+    def _require_room(self, request: Request) -> None:
+        """Raises ValueError for a request that is longer than the whole cache."""
+        longest = len(request.prompt) + request.sampling.max_tokens - 1  # the last token is never fed back
+        if longest > (room := self.blocks.blocks * self.blocks.block_size):
+            raise ValueError(
+                f"request {request.id!r}: {len(request.prompt)} tokens of prompt and max_tokens = "
+                f"{request.sampling.max_tokens} need a cache of {longest} tokens; this one has {room}: shorten the "
+                "prompt, lower max_tokens, or give the cache more blocks"
+            )
+
     def _preempt(self, request: Request) -> None:
         self._leave(request)
         self._give_up(request)
@@ -223,7 +283,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def _leave(self, request: Request) -> None:
-        for queue in (self.waiting, self.running, self.paused):
+        for queue in (self.waiting, self.running, self.paused, self.receiving):
             if request in queue:
                 queue.remove(request)
         request.running = False

@@ -469,3 +469,76 @@ def test_who_is_cancelled_while_the_step_runs_gets_no_token_and_its_name_may_be_
     assert one.output == [] and one.finish is Finish.CANCELLED and engine.requests["a"] is new
     engine.run()
     assert (other.output, new.output) == (right(other), right(new))
+
+
+def test_a_cache_moves_from_one_engine_to_another():
+    """The first computes the prompt and keeps its blocks until they have been read. The second gets its first token."""
+    prefill, decode = engine_of(block_size=4), engine_of(block_size=4)
+    first = request("a", prompt=9, tokens=1, keeps_blocks=True)
+    prefill.run([first])
+    assert first.finish is Finish.LENGTH and prefill.scheduler.held == [first] and prefill.scheduler.blocks.free == 97
+    moved = request("a", prompt=9, tokens=3)
+    assert decode.reserve(moved) and decode.scheduler.blocks.free == 97 and moved.phase is Phase.WAITING
+    assert step(decode) == {}, "its keys and values are not here yet"
+    decode.executor.receive(moved)
+    decode.receive("a", first.output[0])
+    prefill.release(first)
+    prefill.release(first)  # once is enough, and twice does no harm
+    assert step(decode) == {"a": 1} and step(decode) == {"a": 1}
+    assert moved.output == right(moved) and moved.finish is Finish.LENGTH
+    assert prefill.scheduler.blocks.free == decode.scheduler.blocks.free == 100
+
+
+def test_only_blocks_that_the_prefix_cache_lacks_have_to_move():
+    engine, prompt = engine_of(block_size=4), tuple(range(10))
+    engine.run([request("a", prompt=prompt, tokens=1)])
+    moved, whole = request("b", prompt=prompt, tokens=2), request("c", prompt=prompt[:8], tokens=2)
+    assert engine.reserve(moved) and moved.cached == moved.cached_first == 8
+    assert engine.reserve(whole) and whole.cached == 8, "all of it: nothing has to be sent"
+    engine.receive("c", right(whole)[0])
+    assert step(engine) == {"c": 1} and whole.output == right(whole)
+
+
+def test_no_blocks_are_reserved_without_room_or_before_a_preempted_request():
+    engine = engine_of(replace(CHUNKED, max_running=2), blocks=5, block_size=4)
+    with pytest.raises(ValueError, match="need a cache of 21 tokens; this one has 20"):
+        engine.reserve(request("a", prompt=21, tokens=1))
+    one, two = request("b", prompt=8, tokens=9), request("c", prompt=8, tokens=9)
+    engine.add(one)
+    engine.add(two)
+    step(engine)
+    assert not engine.reserve(request("d", prompt=1)), "both seats are taken"
+    step(engine)
+    assert two.preemptions == 1 and engine.scheduler.waiting == [two]
+    assert not engine.reserve(request("d", prompt=1)), "the preempted request comes first"
+    engine.cancel("c")
+    assert engine.reserve(request("d", prompt=8)) and not engine.reserve(request("e", prompt=1))
+    assert engine.scheduler.blocks.free == 0
+
+
+@pytest.mark.parametrize("phase", ["unknown", "waiting", "received"])
+def test_only_a_reserved_request_can_be_received_and_only_once(phase):
+    engine, one = engine_of(), request("a", tokens=3)
+    if phase == "waiting":
+        engine.add(one)
+    elif phase == "received":
+        engine.reserve(one)
+        engine.receive("a", right(one)[0])
+    with pytest.raises(ValueError, match="request 'a' waits for no keys and values"):
+        engine.receive("a", right(one)[0])
+
+
+def test_a_first_token_that_ends_a_request_frees_its_blocks():
+    engine, one = engine_of(), request("a", tokens=1)
+    engine.reserve(one)
+    engine.receive("a", right(one)[0])
+    assert one.finish is Finish.LENGTH and not engine.requests and engine.scheduler.blocks.free == 100
+
+
+def test_a_reserved_request_that_nobody_computes_is_named():
+    engine = engine_of()
+    engine.reserve(request("a"))
+    with pytest.raises(RuntimeError, match="1 wait for keys and values: resume, receive or cancel"):
+        engine.run()
+    engine.cancel("a")
+    assert engine.scheduler.blocks.free == 100

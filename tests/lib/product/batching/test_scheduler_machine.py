@@ -1,4 +1,5 @@
-"""Whatever happens to an engine, in whatever order: hypothesis adds, steps, cancels, breaks, forks, pauses and drains.
+"""Whatever happens to an engine, in whatever order: hypothesis adds, steps, cancels, breaks, forks, pauses, drains, and
+moves caches between engines.
 
 The executor is a ledger that checks every slot of the cache that a step reads.
 """
@@ -54,10 +55,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=prompts, tokens=st.integers(1, 9), priority=st.integers(0, 3), client=st.sampled_from("ab"),
-        salt=st.sampled_from(["", "", "salt"]), stops=st.booleans(),
+        salt=st.sampled_from(["", "", "salt"]), stops=st.booleans(), keeps=st.booleans(),
     )  # fmt: skip
-    def add(self, prompt, tokens, priority, client, salt, stops):
+    def add(self, prompt, tokens, priority, client, salt, stops, keeps):
         request = self.request(prompt, tokens, priority, client, salt, stops)
+        request.keeps_blocks = keeps
         before = (list(self.engine.scheduler.waiting), self.manager.free)
         room = self.manager.blocks * self.manager.block_size
         if len(prompt) + tokens - 1 > room:
@@ -120,7 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert self.seats >= 0, "somebody joined through a shut door"
         if policy.chunked and not preempted and policy.token_budget >= len(ran):
             assert set(decoding) <= chunks.keys(), "a prompt stalled somebody who decodes"
-        if ran and not joined:
+        if ran and not joined and not scheduler.receiving and not scheduler.held:
             assert min(stayed or ran, key=key) in chunks, "the first in order did not run"
         for request in chunks:
             if request.finish in (Finish.STOP, Finish.LENGTH):
@@ -128,6 +130,30 @@ class EngineMachine(RuleBasedStateMachine):
         for request, chunk in chunks.items():
             if request.finish is not Finish.ERROR and chunk.samples:
                 assert 1 <= len(request.output) - lengths[request] <= 1 + chunk.guesses
+
+    @rule(prompt=prompts, tokens=st.integers(1, 9), client=st.sampled_from("ab"), salt=st.sampled_from(["", "salt"]))
+    def reserve(self, prompt, tokens, client, salt):
+        request = self.request(prompt, tokens, 0, client, salt, False)
+        room = self.manager.blocks * self.manager.block_size
+        free = self.manager.free
+        if len(prompt) + tokens - 1 > room:
+            with pytest.raises(ValueError, match=f"this one has {room}"):
+                self.engine.reserve(request)
+        elif self.engine.reserve(request):
+            assert request.cached % self.manager.block_size == 0 and request.cached <= len(prompt)
+            assert len(request.block_table) == -(-len(prompt) // self.manager.block_size)
+            self.all.append(request)
+        else:
+            assert not request.block_table and self.manager.free == free, "a refusal took blocks"
+
+    @precondition(lambda self: self.engine.scheduler.receiving)
+    @rule(data=st.data())
+    def receive(self, data):
+        """Another engine computed the prompt, and its blocks after the cached ones have been copied here."""
+        request = data.draw(st.sampled_from(self.engine.scheduler.receiving))
+        self.ledger.receive(request)
+        self.engine.receive(request.id, self.expected(request)[0])
+        assert request.running != (request.sampling.max_tokens == 1)
 
     @precondition(lambda self: self.all)
     @rule(data=st.data())
@@ -170,14 +196,25 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.scheduler.resume(request)
 
     @rule()
+    def release(self):
+        for request in self.all:
+            self.ledger.require_prompt(request) if request in self.engine.scheduler.held else None
+            self.engine.release(request)
+        assert not self.engine.scheduler.held
+
+    @rule()
     def drain(self):
         self.resume()
+        self.release()
+        for request in list(self.engine.scheduler.receiving):
+            self.engine.cancel(request.id)
         unfinished = list(self.engine.requests.values())
         longest = max((len(each.prompt) + each.sampling.max_tokens + 1 for each in unfinished), default=0)
         bound = longest * len(unfinished) * (len(unfinished) + 1)
         self.engine.scheduler.draining = True
         while self.engine.requests:
             self.one_step()
+            self.release()
             bound -= 1
             assert bound >= 0, "somebody starves"
         self.engine.scheduler.draining = False
@@ -188,10 +225,13 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         scheduler = self.engine.scheduler
-        queues = [*scheduler.waiting, *scheduler.running, *scheduler.paused]
+        queues = [*scheduler.waiting, *scheduler.running, *scheduler.paused, *scheduler.receiving]
         assert len(set(queues)) == len(queues) and set(queues) == set(self.engine.requests.values())
-        self.manager.check_integrity([request.block_table for request in scheduler.running])
-        assert all(not request.block_table for request in self.all if request not in scheduler.running)
+        holding = [*scheduler.running, *scheduler.receiving, *scheduler.held]
+        self.manager.check_integrity([request.block_table for request in holding])
+        assert all(not request.block_table for request in self.all if request not in holding)
+        assert len(scheduler.running) + len(scheduler.receiving) <= scheduler.policy.max_running
+        assert all(request.keeps_blocks and request.finish is not None for request in scheduler.held)
         assert [request.running for request in scheduler.running] == [True] * len(scheduler.running)
         for request in self.all:
             if request.finish not in (Finish.STOP, Finish.LENGTH):
