@@ -1571,9 +1571,10 @@ if pieces := together("cost_per_million"):
             draw_floors(
                 times,
                 floors,
-                f"Llama-3.1-8B on eight H100s: {tool}, measured by NVIDIA (dots), and by bytes and FLOPs (lines)",
+                f"Llama-3.1-8B on 8 × H100, {tool}\ndots: measured by NVIDIA; lines: bytes and FLOPs",
                 "requests that run at all times",
                 (8, 16, 32, 64, 128, 256, 512, 1024),
+                named_at_start=("1 replica of 8 GPUs",),
             ),
             "times per output token by requests: one large replica is faster up to 64 requests, eight small ones from 128 on",
         )

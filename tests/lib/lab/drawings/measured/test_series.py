@@ -104,7 +104,9 @@ def test_lab_16_says_one_factor_for_all_batches():
     assert 1e3 * real.at(64) == pytest.approx(13.1, abs=0.05)
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [((2e-3, 9e-3), "ms"), ((2e-6, 9e-3), "µs")])
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [((2e-3, 9e-3), "ms"), ((6e-4, 9e-3), "ms"), ((4e-4, 9e-3), "µs"), ((2e-6, 9e-3), "µs")]
+)
 def test_the_picture_has_every_point_and_suits_its_unit(seconds, unit):
     times = {"measured": Series((1, 4), seconds, "")}
     axes = draw_floors(times, {"floor": {1: seconds[0], 4: seconds[1]}}, "title", ticks=(1, 4)).axes[0]
@@ -123,6 +125,13 @@ def test_names_of_curves_that_end_together_stand_a_line_apart():
     fig.draw_without_rendering()
     heights = [text.get_window_extent().y0 * 72 / fig.dpi for text in fig.axes[0].texts]
     assert all(above - below > 12 for below, above in zip(heights, heights[1:], strict=False))
+
+
+def test_a_name_can_stand_above_the_first_point():
+    times = {name: Series((1, 2), (1e-3, 2e-3), "") for name in ("a", "b")}
+    fig = draw_floors(times, {}, "title", ticks=(1, 2), named_at_start=("b",))
+    places = {text.get_text(): tuple(text.xy) for text in fig.axes[0].texts}
+    assert places == {"a": (2, 2.0), "b": (1, 1.0)}
 
 
 def test_a_time_that_was_not_measured_is_refused():
