@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: Why does every GPU keep the same copy? Deep dives
-#     minutes: 60
+#     minutes: 70
 # ---
 
 # %% [markdown]

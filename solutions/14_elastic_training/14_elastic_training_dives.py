@@ -10,7 +10,7 @@
 #     name: python3
 #   threeloops:
 #     title: What does a failure cost? Deep dives
-#     minutes: 65
+#     minutes: 75
 # ---
 
 # %% [markdown]
