@@ -510,10 +510,11 @@ term("Shampoo")
 # %% [markdown]
 # For large matrices this is too much: R of a 4,096 × 14,336 matrix has 206 million numbers, and a root of it takes its
 # third power in FLOPs. So Distributed Shampoo ([2023](https://arxiv.org/abs/2309.06497)) cuts matrices into blocks of b × b, and treats
-# each block as a matrix of its own. Every weight then has 4 b²/b² = 4 numbers of state, whatever b is. Blocks, not matrices, get
+# each block as a matrix of its own. A block of b² weights has 4 b² numbers of state. Blocks, not matrices, get
 # owners, and an all-gather brings their updates to all ranks.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
+myth("zero-8")
 predict(
     "blocks",
     "The hidden matrices of Llama 3 8B in blocks of 1,024 × 1,024, each with one owner, on 512 ranks: how many times more bytes than ZeRO-1 does a rank send?",
@@ -527,6 +528,17 @@ ratios = {
     for ranks in (64, 256, 512)
 }
 whole = 2 * sum(rows**2 + columns**2 for rows, columns in matrices)
+
+
+def state_of(rows, columns, block):
+    """Numbers of state of a matrix in blocks of at most block × block."""
+    cuts = [[min(block, side - start) for start in range(0, side, block)] for side in (rows, columns)]
+    return sum(2 * (height**2 + width**2) for height in cuts[0] for width in cuts[1])
+
+
+by_block = {
+    size: sum(state_of(*shape, size) for shape in matrices) / sum(sizes) for size in (512, 1024, 2048, 4096, 8192)
+}
 show.against_prediction("blocks", round(ratios[512][1], 2), unit="×", source="closed form")
 with reveal("blocks"):
     show.table(
@@ -542,6 +554,15 @@ with reveal("blocks"):
         header=("states in float32", "numbers", "in all", "bytes per weight"),
         caption="the hidden matrices of Llama 3 8B, without float32 masters; momentum for Shampoo would add 4 bytes per weight",
     )
+
+audit(
+    "zero-8",
+    by_block[4096],
+    "numbers of state per weight in blocks of up to 4,096 × 4,096; in blocks of 1,024 it is 4",
+    "model",
+    "corrected",
+    how=f"closed form, 2 (r² + c²) per block of r × c, for the hidden matrices of Llama 3 8B: {', '.join(f'{number:.2f} with {size:,}' for size, number in by_block.items())}. It is fixed, at 4, while the size divides both sides. A rest makes blocks that are not square, and these have more; so do whole matrices",
+)
 
 # %% [markdown]
 # 6,656 blocks on 512 ranks are 13 each, so the cut is even, and the bytes are ZeRO's. Small blocks cut evenly and have cheap
