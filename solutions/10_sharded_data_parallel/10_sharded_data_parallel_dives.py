@@ -508,8 +508,8 @@ assert held == expected and a_step == {sent} and apart < 1e-4
 term("Shampoo")
 
 # %% [markdown]
-# For large matrices this is too much: R of a 4,096 × 14,336 matrix has 206 million numbers, and a root of it takes its
-# third power in FLOPs. So Distributed Shampoo ([2023](https://arxiv.org/abs/2309.06497)) cuts matrices into blocks of b × b, and treats
+# For large matrices this is too much. R of a 4,096 × 14,336 matrix has 206 million numbers, and the FLOPs of a root grow
+# with the third power of its side. So Distributed Shampoo ([2023](https://arxiv.org/abs/2309.06497)) cuts matrices into blocks of b × b, and treats
 # each block as a matrix of its own. A block of b² weights has 4 b² numbers of state. Blocks, not matrices, get
 # owners, and an all-gather brings their updates to all ranks.
 

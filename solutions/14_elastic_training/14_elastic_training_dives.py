@@ -411,10 +411,10 @@ with reveal("groups"):
 
 # %% [markdown]
 # A death costs the survivors the step in flight and the time until it is noticed. They repeat no finished step and load no
-# file. From then on a step has three quarters of the examples, so it is another step of SGD: with a quarter less in
-# the batch, at the same learning rate. torchft's other mode, `FIXED_WITH_SPARES`, always averages over the same number of
-# groups and lets the rest contribute zeros, so all steps are alike and the spares are paid for. Examples of a dead group are skipped; its
-# `DistributedSampler` calls itself lossy.
+# file. From then on a step has three quarters of the examples, so it is not the same step of SGD: the batch is a quarter smaller,
+# and the learning rate has not changed. torchft's other mode, `FIXED_WITH_SPARES`, always averages over the same number of
+# groups and lets the rest contribute zeros, so all steps are alike, and the spares are paid for. The examples of a dead group
+# are skipped: the documentation of torchft's `DistributedSampler` calls it lossy.
 #
 # The group is also the unit of loss: one broken GPU takes its group along, so large groups lose more at once, and
 # the model must fit into a group. Joining costs the transfer of one state, part by part from rank to rank, of which the others
