@@ -1811,7 +1811,7 @@ if len(missing) < len(have) and "your pieces" in runs:
 # |---|---|
 # | [Transformer Engine](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html) | recipes `DelayedScaling`, `Float8CurrentScaling`, `Float8BlockScaling`, `MXFP8BlockScaling`, `NVFP4BlockScaling`; by default (2026) MXFP8 where the GPU has it, else current scaling from compute capability 12.0 on, else delayed scaling |
 # | [torchao](https://github.com/pytorch/ao/issues/1680) | `convert_to_float8_training`, with current scales per tensor or row; delayed scaling was removed in 2025 |
-# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/transformer_config.py) | `--fp8-format e4m3 --fp8-recipe blockwise`, or `delayed` (by default), `tensorwise` (current scaling), `mxfp8` |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/transformer_config.py) | `--fp8-format e4m3 --fp8-recipe blockwise`, `delayed` (by default), `tensorwise` (current scaling), `mxfp8`; `--fp4-format e2m1` |
 #
 # DeepSeek-V3 (2024) was trained with float8_e4m3fn for all three products of a linear layer, with current scales per 1 × 128
 # tile and 128 × 128 block. In 2025 NVIDIA described pretraining in MXFP8 ([2506.08027](https://arxiv.org/abs/2506.08027)) and

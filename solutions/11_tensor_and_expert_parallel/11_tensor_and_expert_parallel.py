@@ -1207,7 +1207,8 @@ debrief(
     pulls the router towards equal loads (the dives train with it and without it).
 
     Which token is dropped depends on the others in its batch, and here, as in GShard and Switch, on its place there. Megatron-LM
-    by default keeps the choices with the highest router probability instead (`--moe-token-drop-policy probs`). Either way a
+    with `--moe-expert-capacity-factor` keeps the choices with the highest router probability by default
+    (`--moe-token-drop-policy probs`). Either way a
     model with a capacity may answer the same prompt differently in another batch. That is one reason why inference, and more
     and more training too, goes without: "dropless" layers (MegaBlocks) compute whatever comes.""",
     parts=("",),
@@ -1596,12 +1597,16 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # %% [markdown]
 # ## In practice
 #
-# With PyTorch's DTensor you name the cuts: `parallelize_module(model, mesh, {"mlp.up": ColwiseParallel(), "mlp.down":
-# RowwiseParallel()})`. Megatron-LM has flags: `--tensor-model-parallel-size 8`, `--sequence-parallel`,
-# `--expert-model-parallel-size 8`, `--moe-router-topk 2`, `--moe-expert-capacity-factor 1.25`. vLLM serves with
-# `--tensor-parallel-size` and `--enable-expert-parallel`. Dedicated libraries, such as DeepEP, do the all-to-alls of
-# large mixtures. The last cell trains the course's GPT for 3 steps, once in one process and once cut over 4 ranks
-# with such a plan.
+# In PyTorch you name the cuts: `parallelize_module(model, mesh, {"mlp.up": ColwiseParallel(), "mlp.down":
+# RowwiseParallel()})`. Elsewhere:
+#
+# | | Megatron-Core 0.19 | vLLM 0.33 | SGLang 0.5.23 |
+# |---|---|---|---|
+# | tensor | `--tensor-model-parallel-size` | `--tensor-parallel-size` | `--tp-size` |
+# | experts | `--expert-model-parallel-size` | `--enable-expert-parallel` | `--ep-size` |
+# | all-to-all | `--moe-token-dispatcher-type` | `--all2all-backend` | `--moe-a2a-backend` |
+#
+# The last cell trains the course's GPT in one process and on 4 ranks.
 #
 # ## What to remember
 #

@@ -276,14 +276,15 @@ with reveal("copies"):
 # is an expert with more tokens than a rank's share: only copies can divide it. The plan is made from counts of the past, so it
 # is as good as the past predicts the next batch.
 #
-# In vLLM this is `--enable-eplb`, with `num_redundant_experts`; its documentation has DeepSeek-R1's 256 experts and 32
+# In vLLM and SGLang this is `--enable-eplb`, in vLLM with `num_redundant_experts`; its documentation has DeepSeek-R1's 256 experts and 32
 # copies on 32 ranks, 9 experts each (v0.26, read in November 2026). The explorer starts at these numbers.
 #
 # ## Two half batches hide each other's messages
 #
 # A layer has to wait for its dispatch and for its combine, so it has three parts in sequence: send, compute, send back. If
 # the batch is cut in two, one half can travel while the other is computed. vLLM calls it dual batch overlap
-# (`--enable-dbo`). The next cell has 4 ranks; a whole batch takes 200 µs to compute, and an all-to-all of a half about 60 µs.
+# (`--enable-dbo`), SGLang two-batch overlap (`--enable-two-batch-overlap`). The next cell has 4 ranks; a whole batch takes
+# 200 µs to compute, and an all-to-all of a half about 60 µs.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict("halves", "Sequential halves take 2 × (60 + 100 + 60) = 440 µs. How long do overlapped halves take?", unit="µs")
@@ -347,7 +348,7 @@ with reveal("halves"):
 # ## Sequence parallelism: the same bytes, less memory
 #
 # Outside of the cut regions every rank holds the same activations: the residual stream, and what norms save for their
-# backward pass. **Sequence parallelism** (Korthikanti et al. 2022) cuts these along the tokens. A region then begins with an
+# backward pass. **Sequence parallelism** (Korthikanti et al. 2022; `--sequence-parallel` in Megatron-Core) cuts these along the tokens. A region then begins with an
 # all-gather of the tokens, and it ends with a reduce-scatter in place of the all-reduce. An all-reduce *is* a
 # reduce-scatter and an all-gather (lab 08), so the bytes are the same.
 #

@@ -2399,12 +2399,12 @@ if parts := together(*PIECES, library={"accept": normalised}):
 #
 # Names change between versions, so look at `--help`.
 #
-# | section | vLLM | SGLang |
+# | section | vLLM 0.33 | SGLang 0.5.23 |
 # |---|---|---|
 # | 2, batch | `--max-num-seqs` | `--max-running-requests` |
 # | 3, blocks | `--block-size`, `--gpu-memory-utilization` | `--page-size`, `--mem-fraction-static` |
 # | 8-bit cache | `--kv-cache-dtype fp8` | `--kv-cache-dtype fp8_e4m3` |
-# | 5, weights | read from the checkpoint's configuration; `--quantization awq` would force a slower kernel | the same |
+# | 5, weights | read from the checkpoint's configuration | the same |
 # | 6, guesses | `--speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'` | `--speculative-algorithm EAGLE` |
 #
 # ## What to remember

@@ -2112,13 +2112,13 @@ if parts := together("make_room", "fill_step", "find_prefix"):
 #
 # vLLM and SGLang schedule in similar ways. Their names for the limits:
 #
-# | here | vLLM | SGLang |
+# | here | vLLM 0.33 | SGLang 0.5.23 |
 # |---|---|---|
 # | seats | `--max-num-seqs` | `--max-running-requests` |
 # | budget of a step | `--max-num-batched-tokens` | `--chunked-prefill-size`, with `--enable-mixed-chunk` |
 # | blocks | `--gpu-memory-utilization`, `--block-size` | `--mem-fraction-static`, `--page-size` |
 # | prefix cache | `--no-enable-prefix-caching` turns it off | `--disable-radix-cache` turns it off |
-# | order | `--scheduling-policy priority` | `--schedule-policy lpm`, `fcfs` |
+# | order | `--scheduling-policy priority` | `--schedule-policy lpm` |
 #
 # Without `--enable-mixed-chunk`, SGLang computes chunks in steps of their own.
 #

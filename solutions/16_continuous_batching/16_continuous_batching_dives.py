@@ -382,7 +382,7 @@ show.busy_notice()
 # %% [markdown]
 # ## What serving systems call it
 #
-# | here | vLLM | SGLang | TensorRT-LLM | TGI | Triton Inference Server |
+# | here | vLLM 0.33 | SGLang 0.5.23 | TensorRT-LLM | TGI | Triton Inference Server |
 # |---|---|---|---|---|---|
 # | static, dynamic | — | — | `STATIC_BATCH` (legacy) | — | `dynamic_batching` with `max_queue_delay_microseconds` |
 # | continuous | always | always | in-flight batching | always | by its backend (TensorRT-LLM, vLLM) |

@@ -316,6 +316,8 @@ with reveal("link"):
 # for all. With 1 + 3 GPUs this load is served well, but then long prompts wait for seconds. So the ratio belongs to the
 # load, and it has to change when the load does. With a slow link every token pays its share of the move: 0.6 GB take
 # 0.47 s, which is 4.7 ms for each of 100 tokens.
+#
+# vLLM 0.33 has separate pools with `--kv-transfer-config`, SGLang 0.5.23 with `--disaggregation-mode prefill` or `decode`.
 
 # %% [markdown]
 # ## The files that run a fleet
