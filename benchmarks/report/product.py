@@ -28,6 +28,8 @@ OURS, SERVICE, SAMPLE = "threeloops", "threeloops serve", "the sample server (sv
 TRANSFORMERS = ("transformers, continuous batching", "transformers, generate")
 WINDOWS = "requests outstanding, Kubernetes' windows"
 POLICIES = ("CPU at 70% (svc-2)", "liveness alone, one /health (svc-4)", "a fixed number for the peak")
+TOGETHER = "both kinds of work"
+REUSE, EVICTIONS = "by reuse and cost", ("least recently used", "first in, first out")
 STOCK = ("nbgrader autograde (stock)", "nbgrader autograde (stock, no demonstrations)")
 
 
@@ -150,6 +152,27 @@ def fleet(evidence: Evidence) -> Iterator[Row]:
         say = f"bursty day: {what.removesuffix(', in virtual time')}"
         form = percentage if what.startswith("share") else amount
         yield from beside(evidence, what, WINDOWS, *POLICIES, say=say, level=MODEL, form=form)
+
+
+def disaggregated(evidence: Evidence) -> Iterator[Row]:
+    """The best split of each service beside machines that do both, flow balance, and rules for eviction."""
+    for what in evidence.quantities("goodput per GPU$"):
+        splits = [series for series in evidence.series if series.what == what and not series.by.startswith(TOGETHER)]
+        if splits:
+            best = max(splits, key=lambda series: series.median).by
+            say = f"{what}, {best}"
+            yield from beside(evidence, what, best, *_together(evidence, what), say=say, words=MORE, level=MODEL)
+    yield from predicted(evidence, "flow balance, beside the simulation", *by_quantity(evidence), level=MODEL)
+    for what in evidence.quantities("share of blocks found$"):
+        form = percentage
+        yield from beside(evidence, what, REUSE, *EVICTIONS, say=f"{what}, {REUSE}", words=MORE, level=MODEL, form=form)
+    for what in evidence.quantities("loading and computing a prompt$"):
+        yield from beside(evidence, what, REUSE, *EVICTIONS, say=f"{what}, {REUSE}", words=SHORTER, level=MODEL)
+
+
+def _together(evidence: Evidence, what: str) -> list[str]:
+    """The parties that do both kinds of work on each machine."""
+    return [party for party in evidence.parties(what) if party.startswith(TOGETHER)]
 
 
 def grading(evidence: Evidence) -> Iterator[Row]:

@@ -121,9 +121,9 @@ show.table(
 #
 # ## Which one, by size and by number of ranks
 #
-# This is the same kind of choice as in exercise 4, for many sizes at once. It has trees and halving-doubling in it and leaves
-# out the way through rank 0. Where N is not a power of two, recursive doubling first adds the tensors of the ranks that are
-# left over to others, as MPICH does. Move α and β.
+# This is the choice of exercise 4, for many sizes at once. It includes trees and halving-doubling, and leaves out the sum
+# through rank 0. If N is not a power of two, recursive doubling first adds the tensors of the surplus ranks to those of
+# other ranks, as MPICH does. Move α and β.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 SIZES = [2**k for k in range(6, 31)]
@@ -366,9 +366,9 @@ with reveal("rack"):
     )
 
 # %% [markdown]
-# For small tensors the rack saves steps, for large ones the network: between nodes each GPU sends its eighth twice
-# through a port of 50 GB/s, and in the rack all of it through one of 900. That is why tensor and expert parallelism, which all-reduce
-# often and little, spread over the rack and not over nodes.
+# For small tensors the rack saves steps. For large ones it saves the network: on nine nodes each GPU sends an eighth of the
+# tensor twice through a port of 50 GB/s, and in the rack it sends all of it twice, but through a port of 900 GB/s. That is
+# why tensor and expert parallelism, which exchange small tensors often, spread over the rack and not over nodes.
 #
 # ## A buffer that changes too early
 #

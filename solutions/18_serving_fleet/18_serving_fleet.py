@@ -198,7 +198,7 @@ def kubelet(probes, answers, seconds):
     """What happens to a replica, as [(second, "ready" | "unready" | "restart")].
 
     `answers(path, age, now)` is how many seconds a 200 takes, or infinity if none comes; `age` counts from the last start.
-    Until the startup probe has succeeded, the others are not asked. A startup or liveness probe that acts restarts.
+    Until the startup probe has succeeded, the others are not asked. If a startup or liveness probe acts, it restarts.
     """
     events, begun_at, ready, started, failed = [], 0, False, probes.startup is None, {}
     for now in range(seconds):
@@ -226,7 +226,7 @@ def restarts(events):
 
 
 def has(value, names, what):
-    """Whether an answer is of the right kind: a message that says so is better than an AttributeError."""
+    """Check that an answer has these fields, because a clear message is better than an AttributeError."""
     check.true(all(hasattr(value, name) for name in names), f"{what}; it has no {', '.join(names)}")
     return value
 
@@ -886,8 +886,8 @@ debrief(
     fleet must be able to serve the whole burst with what is there. The free seats are the price of the slow start. A faster
     start helps only once it comes near the time that users would wait, as the left end of the curves shows.
 
-    Real bursts have ramps. What counts then is the growth of demand within one lead time, so a shorter start also makes the
-    burst smaller that has to be borne. Move the cold start in the explorer: at 15 s a target of 75% serves this day, at 240 s
+    Real bursts have ramps. What counts then is the growth of demand within one lead time, so a shorter start also makes
+    the burst that has to be borne smaller. Move the cold start in the explorer: at 15 s a target of 75% serves this day, at 240 s
     it does not. The tall spikes are replicas that are ordered for the queue: most of them are ready only when it is nearly
     empty.""",
     parts=("burst", "edges"),
@@ -1305,8 +1305,8 @@ debrief(
 # %% [markdown]
 # ## 6 · What a million tokens cost
 #
-# Replicas are paid from the moment they are ordered, whether they load, wait or answer. Users get only the tokens of
-# answers that reach them. The quotient is what the service costs.
+# Replicas are paid for once they are ordered, whether they load, wait or answer. Users get only the tokens of answers
+# that reach them. The quotient is what the service costs.
 #
 # *Worked example.* Two replicas run from second 0, three from 600, and one from 3,000 to the end at 3,600. That is 2 ·
 # 600 + 3 · 2,400 + 1 · 600 = 9,000 replica-seconds. At $2.50 per replica-hour they cost $6.25. Request `a` was answered

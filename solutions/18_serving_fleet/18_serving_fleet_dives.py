@@ -58,7 +58,7 @@ def percentile(values, percent):
 # ## How many per minute?
 #
 # A window says *whether* a fleet may shrink. A rate says how fast: at most so many replicas may be added or removed per *period*.
-# What was added uses up only what may be added, and what was removed only what may be removed.
+# The two limits are separate: an added replica does not reduce how many may be removed, or the other way round.
 #
 # *Worked example.* Nine replicas run and 3 are wanted. Two may be removed per minute, and one was removed 30 s ago, so one more may go:
 # 8 stay.
@@ -202,8 +202,8 @@ with reveal("routing"):
 #
 # A router cannot see a replica's cache. It guesses from what it has sent, which is right as long as all requests pass
 # through it and no replica restarts. When the number of replicas changes, it should not have to
-# guess anew for all prompts. So such routers use *rendezvous* hashing: adding or removing a replica moves only the keys of
-# that replica.
+# guess anew for all prompts. So such routers use *rendezvous* hashing: when a replica is added or removed, only the keys
+# that it gets or had move.
 
 # %% [markdown]
 # ## Prefill and decode on separate GPUs
@@ -322,8 +322,8 @@ with reveal("link"):
 # %% [markdown]
 # ## The files that run a fleet
 #
-# `threeloops.product.deploy` has what an operator needs to run the service elsewhere. The numbers in these files hang
-# together across files, so they are worth a check of their own. The next cell reads them and recomputes five relations:
+# `threeloops.product.deploy` has what an operator needs to run the service elsewhere. Some numbers in these files depend
+# on numbers in other files. The next cell reads the files and checks five such relations:
 #
 # - **Startup**: period · (failures − 1) has to cover the slowest load, with a margin of a half.
 # - **Drain**: Kubernetes sends SIGTERM after `preStop`, and kills the container `terminationGracePeriodSeconds` after
@@ -388,7 +388,7 @@ def verdict(command):
 
 
 def validated(manifests):
-    """What Kubernetes' own schemas say about the manifests."""
+    """Validate the manifests against Kubernetes' own schemas, and return the verdict."""
     try:
         import kubernetes_validate
     except ImportError:
