@@ -283,7 +283,8 @@ with reveal("copies"):
 #
 # A layer has to wait for its dispatch and for its combine, so it has three parts in sequence: send, compute, send back. If
 # the batch is cut in two, one half can travel while the other is computed. vLLM calls it dual batch overlap
-# (`--enable-dbo`), SGLang two-batch overlap (`--enable-two-batch-overlap`). The next cell has 4 ranks; a whole batch takes 200 µs to compute, and an all-to-all of a half about 60 µs.
+# (`--enable-dbo`), SGLang two-batch overlap (`--enable-two-batch-overlap`). The next cell has 4 ranks; a whole batch takes
+# 200 µs to compute, and an all-to-all of a half about 60 µs.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict("halves", "Sequential halves take 2 × (60 + 100 + 60) = 440 µs. How long do overlapped halves take?", unit="µs")
