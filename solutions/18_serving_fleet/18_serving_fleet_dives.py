@@ -59,7 +59,7 @@ def percentile(values, percent):
 # ## How many per minute?
 #
 # A window says *whether* a fleet may shrink. A rate says how fast: at most so many replicas may be added or removed per *period*.
-# What was added uses up only what may be added, and what was removed only what may be removed.
+# The two limits are separate: an added replica does not reduce how many may be removed, or the other way round.
 #
 # *Worked example.* Nine replicas run and 3 are wanted. Two may be removed per minute, and one was removed 30 s ago, so one more may go:
 # 8 stay.
@@ -203,8 +203,8 @@ with reveal("routing"):
 #
 # A router cannot see a replica's cache. It guesses from what it has sent, which is right as long as all requests pass
 # through it and no replica restarts. When the number of replicas changes, it should not have to
-# guess anew for all prompts. So such routers use *rendezvous* hashing: adding or removing a replica moves only the keys of
-# that replica.
+# guess anew for all prompts. So such routers use *rendezvous* hashing: when a replica is added or removed, only the keys
+# that it gets or had move.
 
 # %% [markdown]
 # ## Prefill and decode on separate GPUs
@@ -286,12 +286,14 @@ with reveal("link"):
 # load, and it has to change when the load does. With a slow link every token pays its share of the move: 0.6 GB take
 # 48 ms at 12.5 GB/s, which is 0.5 ms for each of 100 tokens. At 1.25 GB/s nobody would be served: 22 prompts per second
 # bring 13 GB per second, and two links carry 2.5.
+#
+# vLLM 0.33 has separate pools with `--kv-transfer-config`, SGLang 0.5.23 with `--disaggregation-mode prefill` or `decode`.
 
 # %% [markdown]
 # ## The files that run a fleet
 #
-# `threeloops.product.deploy` has what an operator needs to run the service elsewhere. The numbers in these files hang
-# together across files, so they are worth a check of their own. The next cell reads them and recomputes five relations:
+# `threeloops.product.deploy` has what an operator needs to run the service elsewhere. Some numbers in these files depend
+# on numbers in other files. The next cell reads the files and checks five such relations:
 #
 # - **Startup**: period · (failures − 1) has to cover the slowest load, with a margin of a half.
 # - **Drain**: Kubernetes sends SIGTERM after `preStop`, and kills the container `terminationGracePeriodSeconds` after
@@ -356,7 +358,7 @@ def verdict(command):
 
 
 def validated(manifests):
-    """What Kubernetes' own schemas say about the manifests."""
+    """Validate the manifests against Kubernetes' own schemas, and return the verdict."""
     try:
         import kubernetes_validate
     except ImportError:

@@ -68,7 +68,7 @@ class Pair:
         self.sizes, self.handover, self.model = {"prefill": prefill, "decode": decode}, handover, model
         self.window, self.policy = window, policy
         self.outputs, self.logprobs, self.prompt_logprobs, self.outcomes = {}, {}, {}, {}
-        self.messages, self.log = {}, []
+        self.messages, self.cached, self.log = {}, {}, []
         self.bytes = 0
         self.to_decode, self.to_prefill = deque(), deque()
         self.start("prefill")
@@ -110,6 +110,7 @@ class Pair:
                 self.logprobs[message.number] += message.logprobs[told:]
                 if not message.start:
                     self.prompt_logprobs[message.number] = message.prompt_logprobs
+                    self.cached[message.number] = message.cached
             case Ended():
                 self.outcomes[message.number] = message.outcome
                 self.messages[message.number] = message.message
@@ -226,6 +227,40 @@ def test_blocks_are_reserved_for_a_few_prompts_ahead():
         pair.submit(number, range(number, number + 9), SAMPLINGS[number % 2])
     pair.prefill.step()
     assert [message.request.number for message in pair.log] == [0, 2, 4, 6], "the others need one token and no blocks"
+
+
+def test_only_blocks_that_the_other_side_lacks_are_sent_and_what_counts_as_cached_is_the_first_sides():
+    pair, prompt = Pair(), tuple(range(30))
+    for number, blocks in [(1, 8), (2, 1)]:
+        before = pair.bytes
+        pair.submit(number, prompt, SAMPLINGS[0])
+        pair.settle()
+        assert pair.bytes - before == blocks * pair.block_bytes
+    pair.lose("decode", 0)
+    before = pair.bytes
+    pair.submit(3, prompt, SAMPLINGS[0])
+    pair.settle()
+    assert pair.bytes - before == 8 * pair.block_bytes, "the new decode side has nothing"
+    assert pair.cached == {1: 0, 2: 28, 3: 28}
+    check_right(pair, {number: Submit(number, prompt, SAMPLINGS[0]) for number in (1, 2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prefill", "decode", "is_twice", "is_orphan"),
+    [
+        (0, True, False, False, False),  # it waits, or is computed
+        (1, True, False, False, False),  # its first token is there, and the other side has died
+        (1, True, True, True, False),  # the acknowledgement was lost
+        (5, False, True, False, False),
+        (5, True, False, False, True),  # its tokens came from a side that has died, before the acknowledgement
+        (5, False, False, False, True),
+        (0, False, False, False, True),
+    ],
+)
+def test_which_requests_end_with_an_error_when_a_connection_has_ended(tokens, prefill, decode, is_twice, is_orphan):
+    told, here = {7: tokens}, ({7, 8} if prefill else {8}, {7, 9} if decode else {9})
+    assert twice(told, *here) == ({7} if is_twice else set())
+    assert orphans(told, *here) == ({7} if is_orphan else set())
 
 
 def blocks_of(pair):

@@ -7,6 +7,7 @@
 
 `prefill.py` and `decode.py` are the two roles, without processes. `process.py` runs one of them, `link.py` carries
 blocks between two, and `service.py` is the front's side: it submits requests, and restarts a process that has died.
+`replay.py` runs both roles in one thread, to measure or to predict.
 """
 
 from typing import TYPE_CHECKING
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from threeloops.product.disaggregated.real.link import BlockLink
     from threeloops.product.disaggregated.real.messages import CacheFormat, HandoverError, RoleState
     from threeloops.product.disaggregated.real.prefill import HANDOVERS, PrefillRole
+    from threeloops.product.disaggregated.real.replay import TurnClock, TwoSidedReplay, replay_two_sides
     from threeloops.product.disaggregated.real.service import DisaggregatedService
 else:
     import_on_demand(__name__)
 
 __all__ = [
     "HANDOVERS", "BlockLink", "CacheFormat", "DecodeRole", "DisaggregatedService", "HandoverError", "PrefillRole",
-    "RoleState",
+    "RoleState", "TurnClock", "TwoSidedReplay", "replay_two_sides",
 ]  # fmt: skip

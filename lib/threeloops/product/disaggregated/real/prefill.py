@@ -1,8 +1,8 @@
 """The role that computes prompts and sends their keys and values away.
 
-Blocks are asked for before a prompt is computed, so that its keys and values can leave while it is. A prompt whose
-blocks are not yet reserved when it is done keeps its own until they are. So if the decode side is full, this side fills
-up as well, and then prompts wait.
+Blocks are asked for before a prompt is computed. So its keys and values can leave while it is, and they need not wait
+for an answer that would be heard only after the next step. A prompt whose blocks are not yet reserved when it is done
+keeps its own until they are. So if the decode side is full, this side fills up as well, and then prompts wait.
 """
 
 from collections.abc import Callable, Sequence

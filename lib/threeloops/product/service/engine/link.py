@@ -34,7 +34,7 @@ class MessageLink(asyncio.Protocol):
         return link
 
     def send(self, message: msgspec.Struct) -> None:
-        """Does nothing once the link is lost."""
+        """Send a message, or do nothing once the link is lost."""
         if self._transport is None or self._transport.is_closing():
             return
         if not self._outbox:
