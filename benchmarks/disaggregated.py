@@ -1,24 +1,31 @@
-"""Disaggregated serving in virtual time: four services on four GPUs, each split in every way, and tiers of a cache."""
+"""Disaggregated serving: four services on four GPUs in virtual time, tiers of a cache, and two real engines here."""
 
 from __future__ import annotations
 
+from threeloops.product.service.engine import EngineSpec
 from threeloops_grader.machine.provenance import Provenance
 
+from benchmarks.disaggregated_real import process_rows, real_rows
 from benchmarks.disaggregated_services import DEVICE, GPUS, HANDOVER, SERVICES, Ways, balance_rows, goodput_rows
 from benchmarks.disaggregated_tiers import TIERS, tier_rows
 from benchmarks.progress import finished
 from benchmarks.result import Prediction, Result, Series
+from benchmarks.serving import new_engine, new_model
 
 __all__ = ["measure"]
 
+PARTIES = {"together": "one engine", "apart": "a prefill and a decode engine"}
+
 
 def measure(about: Provenance, *, quick: bool = False) -> Result:
-    """Simulate on the CPU. `quick` takes shorter traces, one of each kind, and a coarser search."""
-    requests, seeds, precision = (40, 1, 0.2) if quick else (100, 2, 0.05)
-    series: list[Series] = []
+    """Simulate, and measure two engines, on the CPU. `quick` takes one trace of each kind, and a coarser search."""
+    real, facts = real_rows(new_model(), new_engine, 16 if quick else 60, 1 if quick else 3)
+    finished("one prefill side and one decode side")
+    seeds, precision = (1, 0.3) if quick else (2, 0.05)
+    series = _processes(10 if quick else 40)
     predictions: list[Prediction] = []
     for service in SERVICES:
-        ways = Ways(service, requests, seeds, precision)
+        ways = Ways(service, seeds, precision)
         series += goodput_rows(ways)
         predictions += balance_rows(ways)
         finished(service.name)
@@ -28,7 +35,6 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         about,
         {
             "quick": quick,
-            "requests": requests,
             "traces of each service": seeds,
             "precision of the search": precision,
             "GPUs": f"{GPUS} {DEVICE}",
@@ -39,6 +45,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         {
             "services": {
                 service.name: {
+                    "requests": service.requests,
                     "prompt, tokens": service.prompt,
                     "answer, tokens": service.output,
                     "time to first token, s": service.slo.ttft,
@@ -46,14 +53,27 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
                 }
                 for service in SERVICES
             },
+            "one prefill side and one decode side": facts,
             "tiers": {tier.name: [tier.blocks, tier.latency, tier.bandwidth] for tier in TIERS},
         },
-        predictions,
+        [*predictions, *real],
         [
-            "everything here is computed: steps take as long as the sum of their kernels, fitted to published "
+            "goodput and tiers are computed: steps take as long as the sum of their kernels, fitted to published "
             "measurements, and the link and the tiers are assumptions that the settings and facts name",
             "goodput: the highest rate at which 90% of the requests meet both limits, divided by the number of GPUs; "
             "one sample for each trace",
-            "predictions: flow balance with mean lengths, and no queue, beside the simulation",
+            "goodput of a split: flow balance with mean lengths, and no queue, beside the simulation",
+            "one prefill side and one decode side: the course's engine on this CPU, predicted from steps of a single "
+            "engine; latencies are in CPU seconds of one thread",
         ],
     )
+
+
+def _processes(requests: int) -> list[Series]:
+    """Return the times of single requests to real processes: one engine, or two with a socket between them."""
+    samples = process_rows(EngineSpec("tiny", blocks=256, block_size=16, threads=1), requests)
+    series = []
+    for name, seconds in samples.items():
+        by, _, what = name.partition(": ")
+        series.append(Series(f"{what}, processes", PARTIES[by], "s", tuple(seconds), peer=by == "together"))
+    return series

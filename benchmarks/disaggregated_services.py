@@ -51,15 +51,17 @@ class Service:
     prompts: Lengths
     outputs: Lengths
     slo: SLO
+    requests: int
+    """The length of a trace. At the highest rate it takes many times as long as a request may."""
     guess: float
     """A rate of requests per second for four GPUs, from which the search begins."""
 
 
 SERVICES = (
-    Service("chat", 800, 220, lognormal(600, 0.8, 50, 6000), lognormal(200, 0.5, 20, 600), SLO(0.4, 0.02), 40.0),
-    Service("summaries", 4500, 100, uniform(3000, 6000), uniform(60, 140), SLO(0.8, 0.015), 10.0),
-    Service("completion", 2000, 30, uniform(1000, 3000), uniform(20, 40), SLO(0.25, 0.012), 20.0),
-    Service("reasoning", 200, 500, uniform(100, 300), uniform(350, 650), SLO(1.0, 0.015), 15.0),
+    Service("chat", 800, 220, lognormal(600, 0.8, 50, 6000), lognormal(200, 0.5, 20, 600), SLO(0.25, 0.015), 300, 40.0),
+    Service("summaries", 4500, 100, uniform(3000, 6000), uniform(60, 140), SLO(0.6, 0.015), 120, 10.0),
+    Service("completion", 2000, 30, uniform(1000, 3000), uniform(20, 40), SLO(0.2, 0.012), 200, 20.0),
+    Service("reasoning", 200, 300, uniform(100, 300), uniform(200, 400), SLO(0.2, 0.011), 400, 30.0),
 )
 
 
@@ -72,7 +74,6 @@ class Ways:
     """The ways of serving one service, and the goodput of each on some traces."""
 
     service: Service
-    requests: int
     seeds: int
     precision: float
 
@@ -100,7 +101,7 @@ class Ways:
 
     def _highest(self, deployment: Deployment, seed: int) -> float:
         service = self.service
-        arrivals = trace(poisson(1.0, seed), self.requests, service.prompts, service.outputs, seed=seed)
+        arrivals = trace(poisson(1.0, seed), service.requests, service.prompts, service.outputs, seed=seed)
 
         def attainment(rate: float) -> float:
             compressed = [Arrival(each.at / rate, each.prompt, each.max_tokens) for each in arrivals]

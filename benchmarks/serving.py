@@ -57,7 +57,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     for what, part in parts.items():
         series += part()
         finished(what)
-    predictions, fitted = prediction_rows(model, new_engine, 60 if quick else 200, 1 if quick else 3)
+    predictions, fitted = prediction_rows(model, new_engine, 60 if quick else 200, 1 if quick else 5)
     missing = no_transformers()
     return Result(
         "serving",
@@ -72,7 +72,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "chosen by trying": tuned,
         },
         series,
-        {"fitted seconds": fitted, "not measured": [missing] if missing else []},
+        {"fitted": fitted, "not measured": [missing] if missing else []},
         predictions,
         [
             "latencies, policies and predictions here are in CPU seconds of one thread, which a busy machine changes "
@@ -80,8 +80,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "throughput: output tokens that were asked for, of requests that all come at once; a static batch computes "
             "its longest answer for everybody, and only what was asked for counts",
             "each party ran with the settings that were fastest in a trial of this very load",
-            "predictions: the cost of a step is fitted on one trace; the other traces are then computed in virtual "
-            "time, and measured after that",
+            "predictions: the cost of a step and its spread are fitted on one trace, while it takes turns with the "
+            "others; those are then computed in virtual time, 20 times for each of five rounds, and compared by means",
             *([f"transformers: {missing}"] if missing else []),
         ],
     )

@@ -24,7 +24,7 @@ SUMMARIES = next(service for service in SERVICES if service.name == "summaries")
 
 @pytest.fixture(scope="module")
 def ways():
-    return Ways(replace(SUMMARIES, guess=8.0), requests=24, seeds=1, precision=0.25)
+    return Ways(replace(SUMMARIES, guess=8.0, requests=40), seeds=1, precision=0.3)
 
 
 def test_each_way_uses_all_machines_and_has_a_goodput(ways):

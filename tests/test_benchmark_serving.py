@@ -1,17 +1,21 @@
 """The serving benchmark: what it says of policies and waste in virtual time, and that its peer has our weights."""
 
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
 import torch
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.product.loadgen import SLO, measure, poisson, replay, trace
+from threeloops.product.batching import Engine
+from threeloops.product.batching.blocks import BlockManager
+from threeloops.product.decode.runner import ModelRunner
+from threeloops.product.loadgen import SLO, measure, poisson, replay, trace, uniform
 
-from benchmarks import serving_transformers
+from benchmarks import serving_prediction, serving_transformers
 from benchmarks.result import Unmeasured
 from benchmarks.serving_policies import ANSWERS, ONE, PROMPTS, policies, virtual_engine
-from benchmarks.serving_prediction import CpuClock
+from benchmarks.serving_prediction import CpuClock, fitted_to, taking_turns
 from benchmarks.serving_transformers import Transformers, no_transformers
 from benchmarks.serving_waste import waste_rows
 
@@ -43,6 +47,42 @@ def test_the_clock_of_cpu_seconds_passes_over_waiting():
     after = clock.now()
     clock.sleep_until(before)
     assert before + 1000 <= after <= clock.now() < before + 1010
+
+
+def test_a_stopped_clock_stands_still_until_it_is_started(monkeypatch):
+    now = 10.0
+    monkeypatch.setattr(serving_prediction, "time", SimpleNamespace(process_time=lambda: now))
+    clock = CpuClock()
+    now = 13.0
+    clock.stop()
+    now = 20.0
+    assert clock.now() == 3.0
+    clock.start()
+    now = 22.5
+    assert clock.now() == 5.5
+    clock.sleep_until(6.0)
+    assert clock.now() == 6.0
+
+
+def test_engines_that_take_turns_finish_all_traces_on_clocks_of_their_own():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny()).eval()
+
+    def engine(model, policy, clock):
+        return Engine(ModelRunner(model, 64, 4), BlockManager(64, 4), policy, clock)
+
+    traces = {rate: trace(poisson(rate, 1), 12, uniform(2, 20), uniform(3, 9), seed=1) for rate in (2.0, 1e6)}
+    done = taking_turns(model, engine, traces)
+    for rate, arrivals in traces.items():
+        assert [len(request.output) for request in done[rate].requests] == [each.max_tokens for each in arrivals]
+        computed = sum(step.seconds for step in done[rate].steps)
+        assert 0 < computed < 5
+    assert done[2.0].steps[-1].end > traces[2.0][-1].at, "waiting passes on the clock"
+    assert done[1e6].steps[-1].end < 2, "the time of the other engine does not"
+    fitted = fitted_to(done[2.0])
+    assert sum(map(fitted, (step.shape for step in done[2.0].steps))) == pytest.approx(
+        sum(step.seconds for step in done[2.0].steps), rel=0.1
+    )
 
 
 @pytest.mark.slow  # the peer is in an environment of its own, which CI does not make

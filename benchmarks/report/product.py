@@ -28,6 +28,7 @@ OURS, SERVICE, SAMPLE = "threeloops", "threeloops serve", "the sample server (sv
 TRANSFORMERS = ("transformers, continuous batching", "transformers, generate")
 WINDOWS = "requests outstanding, Kubernetes' windows"
 POLICIES = ("CPU at 70% (svc-2)", "liveness alone, one /health (svc-4)", "a fixed number for the peak")
+APART = "a prefill and a decode engine"
 TOGETHER = "both kinds of work"
 REUSE, EVICTIONS = "by reuse and cost", ("least recently used", "first in, first out")
 STOCK = ("nbgrader autograde (stock)", "nbgrader autograde (stock, no demonstrations)")
@@ -162,7 +163,13 @@ def disaggregated(evidence: Evidence) -> Iterator[Row]:
             best = max(splits, key=lambda series: series.median).by
             say = f"{what}, {best}"
             yield from beside(evidence, what, best, *_together(evidence, what), say=say, words=MORE, level=MODEL)
-    yield from predicted(evidence, "flow balance, beside the simulation", *by_quantity(evidence), level=MODEL)
+    of_splits = evidence.predicted("goodput of a split")
+    yield from predicted(evidence, "flow balance, beside the simulation", *measured(of_splits), level=MODEL)
+    whats = dict.fromkeys(each.what for each in evidence.predictions if each not in of_splits)
+    of_sides = [pair for what in whats for pair in measured(evidence.predicted(what), what)]
+    yield from predicted(evidence, "one prefill and one decode engine on this CPU, in virtual time", *of_sides)
+    for what in evidence.quantities(", processes$"):
+        yield from beside(evidence, what, APART, "one engine", say=f"{what}: {APART}")
     for what in evidence.quantities("share of blocks found$"):
         form = percentage
         yield from beside(evidence, what, REUSE, *EVICTIONS, say=f"{what}, {REUSE}", words=MORE, level=MODEL, form=form)

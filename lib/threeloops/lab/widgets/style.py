@@ -165,7 +165,7 @@ def _on_polygon(axes, place: tuple[float, float]) -> bool:
     """Tell whether a place, in pixels, lies on a polygon of the axes, such as the area between two curves."""
     from matplotlib.collections import PolyCollection
 
-    polygons = [each for each in axes.collections if isinstance(each, PolyCollection) and each.get_visible()]
+    polygons = [area for area in axes.collections if isinstance(area, PolyCollection) and area.get_visible()]
     return any(
         path.contains_point(place, polygon.get_transform()) for polygon in polygons for path in polygon.get_paths()
     )

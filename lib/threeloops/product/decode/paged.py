@@ -6,7 +6,6 @@ which reads the blocks in place. Elsewhere, the blocks of a few sequences of sim
 attended together, padded to the longest.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +16,10 @@ from torch.nn import functional
 
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching.blocks import padded_together
 from threeloops.product.decode.flat import FlatGPT
 
 __all__ = ["Group", "PagedCache", "Rows", "StepTensors"]
-
-_PADDING = 0.75
-"""Sequences are padded together if the shortest has at least this share of the longest one's blocks."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,8 @@ class PagedCache:
         slots: list[int] = []
         fresh: list[int] = []
         rows = []
-        groups = _groups(chunks, [len(self._seen(chunk)) for chunk in chunks], self.kernel)
+        counts = [len(chunk.tokens) for chunk in chunks]
+        groups = padded_together(counts, [len(self._seen(chunk)) for chunk in chunks], unpadded=1 if self.kernel else 0)
         for group in groups:
             for member in group:
                 chunk = chunks[member]
@@ -262,27 +260,6 @@ class _Copies:
     room: Tensor  # (blocks, elements of a block)
     keys: Tensor  # the same memory, (chunks, kv_heads, keys, head_dim)
     values: Tensor
-
-
-def _groups(chunks: Sequence[Rows], blocks: Sequence[int], kernel: bool) -> list[list[int]]:
-    """Places of chunks that are attended together: they have equally many rows and, but for the kernel, which pads
-    nothing, about as many keys. `blocks`: how many blocks each chunk reads."""
-    alike = defaultdict(list)
-    for place, chunk in enumerate(chunks):
-        alike[len(chunk.tokens)].append(place)
-    groups = []
-    for count, members in alike.items():
-        if kernel and count == 1:
-            groups.append(members)
-            continue
-        members.sort(key=lambda place: -blocks[place])
-        longest = 0
-        for place in members:
-            if blocks[place] < _PADDING * longest or not longest:
-                groups.append([])
-                longest = blocks[place]
-            groups[-1].append(place)
-    return groups
 
 
 def _has_kernel(pool: Tensor) -> bool:

@@ -12,7 +12,7 @@ from threeloops import import_on_demand
 
 if TYPE_CHECKING:
     from threeloops.product.loadgen.metrics import SLO, Metrics, Percentiles, highest_rate, measure
-    from threeloops.product.loadgen.replay import Replay, ReplayedStep, replay
+    from threeloops.product.loadgen.replay import Replay, ReplayedStep, replay, replaying
     from threeloops.product.loadgen.trace import (
         Arrival,
         Lengths,
@@ -35,5 +35,5 @@ else:
 __all__ = [
     "Arrival", "Lengths", "Metrics", "Percentiles", "Replay", "ReplayedStep", "SLO", "bursty", "conversations",
     "highest_rate", "load_trace", "lognormal", "measure", "mixture", "on_off", "poisson", "prompt_tokens", "replay",
-    "requests_of", "save_trace", "trace", "uniform",
+    "replaying", "requests_of", "save_trace", "trace", "uniform",
 ]  # fmt: skip

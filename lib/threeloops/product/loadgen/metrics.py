@@ -29,13 +29,14 @@ class Percentiles:
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> "Percentiles":
         if not samples:
-            return cls(math.nan, math.nan, math.nan, math.nan)
-        return cls(float(np.mean(samples)), *map(float, np.percentile(samples, [50, 90, 99])))
+            return cls(math.nan, math.nan, math.nan, math.nan, math.nan)
+        return cls(float(np.mean(samples)), *map(float, np.percentile(samples, [50, 90, 95, 99])))
 
 
 @dataclass(frozen=True)

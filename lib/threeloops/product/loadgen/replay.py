@@ -5,7 +5,7 @@ its latency counts from its intended time. A generator that waits for the server
 that suffer (Tene's "coordinated omission").
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from threeloops.product.batching.engine import Engine
@@ -13,7 +13,7 @@ from threeloops.product.batching.simulated import StepShape
 from threeloops.product.loadgen.trace import Arrival, requests_of
 from threeloops.product.request import Request
 
-__all__ = ["Replay", "ReplayedStep", "replay"]
+__all__ = ["Replay", "ReplayedStep", "replay", "replaying"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,19 @@ class Replay:
 
 def replay(engine: Engine, arrivals: Sequence[Arrival], vocabulary: int = 256) -> Replay:
     """Run the trace to its end. A request that the engine refuses is in `refused`, with the reason as its error."""
+    *_, result = replaying(engine, arrivals, vocabulary)
+    return result
+
+
+def replaying(engine: Engine, arrivals: Sequence[Arrival], vocabulary: int = 256) -> Iterator[Replay]:
+    """Run the trace like `replay`, and yield the result so far at the beginning and after every step.
+
+    Replays of several engines can so take turns, each on a clock that stands still meanwhile. Then a processor that
+    becomes slower slows all of them alike.
+    """
     start = engine.clock.now()
     result = Replay(start, requests_of(arrivals, vocabulary, start))
+    yield result
     coming = sorted(result.requests, key=lambda request: request.arrival, reverse=True)
     while coming or engine.requests:
         began = engine.clock.now()
@@ -61,9 +72,9 @@ def replay(engine: Engine, arrivals: Sequence[Arrival], vocabulary: int = 256) -
             names = tuple(chunk.request.id for chunk in batch.chunks)
             ended = engine.clock.now()
             result.steps.append(ReplayedStep(began - start, ended - start, StepShape.of(batch), names))
+            yield result
         elif coming:
             engine.clock.sleep_until(min(coming[-1].arrival, engine.scheduler.next_door()))
         elif engine.requests:
             raise RuntimeError(f"{len(engine.requests)} requests are left and no step can be made")
     engine.scheduler.draining = False
-    return result

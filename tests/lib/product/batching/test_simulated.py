@@ -1,6 +1,7 @@
 """Steps in virtual time: what they cost, and that the scheduler does the same on both clocks."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -21,9 +22,19 @@ from threeloops.product.batching import (
     fit,
 )
 from threeloops.product.batching.blocks import BlockManager
-from threeloops.product.batching.simulated import FittedCost
+from threeloops.product.batching.simulated import FittedCost, Spread
 from threeloops.product.decode.runner import ModelRunner
-from threeloops.product.loadgen import bursty, conversations, lognormal, replay, trace, uniform
+from threeloops.product.loadgen import (
+    SLO,
+    bursty,
+    conversations,
+    lognormal,
+    measure,
+    poisson,
+    replay,
+    trace,
+    uniform,
+)
 from threeloops.product.request import Request, Sampling
 from threeloops.simulation.clock import VirtualClock
 
@@ -122,6 +133,8 @@ def test_a_cost_that_is_a_sum_is_found_again():
         "sample": 5e-5,
         "key": 1e-7,
         "pair": 4e-9,
+        "group": 2e-4,
+        "padded key": 3e-7,
     }
     cost = FittedCost(true)
     steps = some_steps()
@@ -134,7 +147,7 @@ def test_a_cost_that_is_a_sum_is_found_again():
 def test_a_cost_counts_each_token_of_its_kind_once():
     step = StepShape(((10, 1, True), (0, 4, False), (6, 3, True)))
     counts = {"step": 1, "several tokens": 1, "chunk": 3, "decoded token": 1, "prompt token": 7, "sample": 2}
-    counts |= {"key": 24, "pair": 45}
+    counts |= {"key": 24, "pair": 45, "group": 3, "padded key": 3 * 16}
     assert {name: FittedCost({name: 1.0})(step) for name in counts} == counts
     alone = FittedCost({"several tokens": 1.0})
     assert alone(StepShape(((10, 1, True),))) == 0 and alone(StepShape(((0, 2, False),))) == 1
@@ -149,20 +162,106 @@ def test_no_weight_is_negative_and_no_other_weights_are_better(seed):
     seconds = random.uniform(1e-3, 5e-2, len(steps))
     found = fit(steps, seconds.tolist())
     names = list(found.seconds_per)
-    rows = np.array([[FittedCost({name: 1.0})(step) for name in names] for step in steps]) / seconds[:, None]
+    expected = np.array([found(step) for step in steps])
+    rows = np.array([[FittedCost({name: 1.0})(step) for name in names] for step in steps]) / expected[:, None]
     rows /= (lengths := np.linalg.norm(rows, axis=0))
     x = np.array([found.seconds_per[name] for name in names]) * lengths
-    slope = rows.T @ (rows @ x - 1)
+    slope = rows.T @ (rows @ x - seconds / expected)
     assert x.min() >= 0 and slope.min() > -1e-4 and np.abs(slope * x).max() < 1e-4
 
 
 def test_too_few_steps_or_times_that_are_none_are_refused():
-    with pytest.raises(ValueError, match="3 steps and 3 times: expected .* at least 8; record a longer trace"):
+    with pytest.raises(ValueError, match="3 steps and 3 times: expected .* at least 10; record a longer trace"):
         fit(some_steps(3), [1.0] * 3)
-    with pytest.raises(ValueError, match="9 steps and 8 times"):
-        fit(some_steps(9), [1.0] * 8)
+    with pytest.raises(ValueError, match="11 steps and 10 times"):
+        fit(some_steps(11), [1.0] * 10)
     with pytest.raises(ValueError, match="a step took 0.0 s"):
-        fit(some_steps(9), [0.0] * 9)
+        fit(some_steps(11), [0.0] * 11)
+
+
+def test_padding_is_charged_by_group():
+    """Tables of 10 and 8 blocks are padded to 10; one of 7 is too short for that, and 3 for 7; 20 rows stand alone."""
+    step = StepShape(((159, 1, True), (120, 1, True), (111, 1, True), (40, 1, True), (0, 20, True)))
+    assert FittedCost({"group": 1.0})(step) == 4
+    assert FittedCost({"padded key": 1.0})(step) == 16 * (2 * 10 + 7 + 3 + 2)
+    assert FittedCost({"padded key": 1.0}, block_size=200)(step) == 200 * 5
+
+
+TRUE = FittedCost({"step": 2e-3, "sample": 1e-4, "prompt token": 8e-5, "key": 1e-6})
+
+
+def noisy(steps, seed, slow=0.0):
+    """Times whose ratio to the true mean is gamma-distributed with a deviation of 25%, and `slow` for 50 in a row."""
+    random = np.random.default_rng(seed)
+    ratios = random.gamma(16, 1 / 16, len(steps))
+    ratios *= np.where(np.arange(len(steps)) // 50 % 2, 1 + slow, 1 - slow)
+    return ratios, [float(ratio) * TRUE(step) for ratio, step in zip(ratios, steps, strict=True)]
+
+
+def test_the_mean_is_found_among_steps_that_spread():
+    """Errors relative to the measured times would give 6% less."""
+    steps = some_steps(6000)
+    _, seconds = noisy(steps, 1)
+    found = fit(steps, seconds)
+    bias = sum(map(found, steps)) / sum(map(TRUE, steps)) - 1
+    assert abs(bias) < 0.01
+
+
+def test_the_spread_of_steps_is_found_and_drawn_again():
+    steps = some_steps(6000)
+    ratios, seconds = noisy(steps, 2)
+    cost = fit(steps, seconds)
+    shares = [0.05, 0.5, 0.95]
+    assert [cost.spread.quantile(share) for share in shares] == pytest.approx(np.quantile(ratios, shares), rel=0.02)
+    draw = cost.sampled(3)
+    drawn = np.array([draw(DECODE) for _ in range(6000)]) / TRUE(DECODE)
+    assert drawn.mean() == pytest.approx(1, abs=0.03)
+    assert drawn.std() == pytest.approx(0.25, rel=0.1)
+    again, other = cost.sampled(3), cost.sampled(4)
+    first = [again(DECODE) for _ in range(5)]
+    assert first == pytest.approx((drawn[:5] * TRUE(DECODE)).tolist())
+    assert [other(DECODE) for _ in range(5)] != first
+
+
+def test_slow_stretches_stay_together():
+    """Means of 30 steps spread by 0.25; if each step were drawn by itself, they would spread by 0.4 / √30 = 0.07."""
+    steps = some_steps(6000)
+    _, seconds = noisy(steps, 5, slow=0.3)
+    draw = fit(steps, seconds).sampled(1)
+    means = np.array([draw(DECODE) for _ in range(6000)]).reshape(-1, 30).mean(axis=1) / TRUE(DECODE)
+    assert 0.18 < means.std() < 0.32
+
+
+def test_short_steps_spread_more_than_long_ones():
+    """Both keep their own spread, and a step that is slow among short ones is followed by one slow among long ones."""
+    random = np.random.default_rng(8)
+    place = np.repeat(random.normal(size=1500), 4)
+    expected = np.tile([1e-3, 1e-3, 9e-3, 9e-3], 1500)
+    ratios = np.exp(np.where(expected < 5e-3, 0.3, 0.05) * place)
+    draw = Spread(tuple(expected.tolist()), tuple(ratios.tolist())).draws(2)
+    drawn = np.log([[draw(1e-3) / 1e-3, draw(9e-3) / 9e-3] for _ in range(4000)])
+    assert drawn.std(axis=0) == pytest.approx([0.3, 0.05], rel=0.1)
+    assert np.corrcoef(drawn.T)[0, 1] > 0.4
+
+
+def test_a_limit_at_the_mean_is_met_by_half_of_the_requests():
+    """With the mean alone a request of 20 equal steps always meets a limit just above it, and never one just below."""
+    arrivals = trace(poisson(0.1, seed=1), 200, uniform(1, 1), uniform(20, 20), seed=1)
+    ratios, _ = noisy([DECODE] * 6000, 7)
+    cost = FittedCost({"step": 1e-2}, Spread((1e-2,) * 6000, tuple(ratios.tolist())))
+
+    def attained(cost, limit):
+        clock = VirtualClock()
+        engine = Engine(SimulatedExecutor(clock, cost), BlockManager(64, 4), CHUNKED, clock)
+        return measure(replay(engine, arrivals).requests, SLO(tpot=limit)).attainment
+
+    assert (attained(cost, 1.01e-2), attained(cost, 0.99e-2)) == (1.0, 0.0)
+    shares = [np.mean([attained(cost.sampled(seed), limit) for seed in range(4)]) for limit in (1.01e-2, 0.99e-2)]
+    deviation = 0.25 / np.sqrt(19)  # of a mean of 19 gaps
+    normal = [NormalDist(1, deviation).cdf(limit) for limit in (1.01, 0.99)]
+    assert shares == pytest.approx(normal, abs=0.06)
+    with pytest.raises(ValueError, match="this cost has no spread"):
+        TRUE.sampled(0)
 
 
 @pytest.fixture(autouse=True)

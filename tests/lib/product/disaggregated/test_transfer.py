@@ -1,11 +1,14 @@
 """The travel of a cache: worked by hand, against a formula that simulates nothing, and between ranks of the cluster."""
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.disaggregated import CacheShape, ComputedChunk, Handover, Link, Part, send, travel
 from threeloops.simulation.link import Server
+from threeloops.training.cluster import Cluster, compute, uniform
 
 LLAMA_8B = GPTConfig(128_256, 32, 32, 8, 4096, 14_336, 8192, tied_embeddings=False)
 FOUR = CacheShape(4, 2.0)
@@ -124,6 +127,35 @@ def test_without_overhead_smaller_messages_never_arrive_later(steps, layers, ban
     ways = [handover(way, bandwidth, shape=CacheShape(layers, 3.0)) for way in ("layers", "chunks", "whole")]
     layered, chunked, whole = (travel(chunks, way).arrival for way in ways)
     assert layered <= chunked + 1e-9 and chunked <= whole + 1e-9
+
+
+def hand_over(layers, seconds, elements, together):
+    """Rank 0 computes layers and sends them to rank 1, `together` at a time, in messages of float32."""
+    ends = [*range(together, layers, together), layers]
+    sizes = [elements * (end - before) for before, end in zip([0, *ends], ends, strict=False)]
+    if dist.get_rank():
+        handles = [dist.irecv(torch.empty(size), 0) for size in sizes]
+    else:
+        handles = []
+        for layer in range(1, layers + 1):
+            compute(seconds)
+            if layer in ends:
+                handles.append(dist.isend(torch.ones(sizes[ends.index(layer)]), 1))
+    for handle in handles:
+        handle.wait()
+
+
+@pytest.mark.parametrize("bandwidth", [1e6, 5e7])
+@pytest.mark.parametrize("together", [1, 3, 7])
+def test_the_cluster_moves_a_cache_in_the_same_time(bandwidth, together):
+    """Its ranks are processes that send real tensors, and its router knows nothing of caches."""
+    layers, seconds, tokens = 7, 2e-3, 33
+    shape = CacheShape(layers, 4.0 * 12)
+    run = Cluster(uniform(2, 1e-4, bandwidth)).run(hand_over, layers, seconds, tokens * 12, together)
+    kind = Handover(Link(1e-4, bandwidth), shape, layers_per_message=together)
+    sent = travel([ComputedChunk(0.0, layers * seconds, tokens)], kind)
+    assert run.seconds == pytest.approx(sent.arrival, rel=1e-9)
+    assert run.bytes[0][1] == sent.bytes == tokens * shape.token_bytes
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from threeloops.product.loadgen import (
     measure,
     poisson,
     replay,
+    replaying,
     trace,
     uniform,
 )
@@ -174,3 +175,14 @@ def test_a_limit_that_is_none_is_named():
     ):
         with pytest.raises(ValueError, match=said):
             SLO(**wrong)
+
+
+def test_a_replay_that_takes_turns_is_what_it_is_alone():
+    arrivals = [arrival(0.0), arrival(0.25, seed=1, tokens=5)]
+    alone = replay(engine_of(), arrivals)
+    one, other = replaying(engine_of(), arrivals), replaying(engine_of(), arrivals)
+    so_far = [(len(done.steps), len(beside.steps)) for done, beside in zip(one, other, strict=True)]
+    assert so_far == [(steps, steps) for steps in range(len(alone.steps) + 1)]
+    *_, done = replaying(engine_of(), arrivals)
+    assert [request.token_times for request in done.requests] == [request.token_times for request in alone.requests]
+    assert [step.shape for step in done.steps] == [step.shape for step in alone.steps]

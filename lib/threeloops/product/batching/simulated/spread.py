@@ -1,0 +1,75 @@
+"""How the steps of a real engine spread around their expected times."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+import numpy as np
+
+__all__ = ["Spread"]
+
+_KINDS = 5
+"""Short steps spread several times as much as long ones, relative to their times, so they are kept apart."""
+_STRETCH = 100
+"""Steps that are drawn in a row, on average. A busy processor stays slow for tens of steps."""
+
+
+@dataclass(frozen=True, repr=False)
+class Spread:
+    """Recorded steps, in their order: the seconds that were `expected` of each, and its time relative to them."""
+
+    expected: tuple[float, ...]
+    ratios: tuple[float, ...]
+
+    def draws(self, seed: int) -> Callable[[float], float]:
+        """Return a function that draws the time of a step, given its expected time, both in seconds.
+
+        A draw takes the place that a recorded step had among those of about its length, and gives the ratio with that
+        place among the recorded steps of about the expected length. The places come in stretches of the recording,
+        whose beginnings the seed chooses: one by one, draws would average out within a request, while a real processor
+        is slow for many steps in a row (Politis and Romano 1994, "The Stationary Bootstrap").
+        """
+        random = Random(seed)
+        place = random.randrange(len(self.ratios))
+
+        def draw(expected: float) -> float:
+            nonlocal place
+            ratios = self._by_kind[bisect_right(self._limits, expected)]
+            ratio = ratios[int(self._ranks[place] * len(ratios))]
+            jumps = random.random() < 1 / _STRETCH
+            place = random.randrange(len(self.ratios)) if jumps else (place + 1) % len(self.ratios)
+            return expected * ratio
+
+        return draw
+
+    def quantile(self, share: float) -> float:
+        """Return the ratio that this share of all recorded steps does not exceed."""
+        return float(np.quantile(self.ratios, share))
+
+    @cached_property
+    def _limits(self) -> list[float]:
+        """The expected times that part the kinds, each of which has equally many steps."""
+        return np.unique(np.quantile(self.expected, np.arange(1, _KINDS) / _KINDS)).tolist()
+
+    @cached_property
+    def _kinds(self) -> np.ndarray:
+        return np.searchsorted(self._limits, self.expected, side="right")
+
+    @cached_property
+    def _by_kind(self) -> list[list[float]]:
+        """The ratios of each kind, sorted. A kind without steps has those of all."""
+        ratios = np.array(self.ratios)
+        kinds = (ratios[self._kinds == kind] for kind in range(len(self._limits) + 1))
+        return [np.sort(of_kind if len(of_kind) else ratios).tolist() for of_kind in kinds]
+
+    @cached_property
+    def _ranks(self) -> list[float]:
+        """The share of the steps of its kind that were relatively shorter, for each step."""
+        ranks = np.zeros(len(self.ratios))
+        ratios = np.array(self.ratios)
+        for kind in np.unique(self._kinds):
+            members = np.flatnonzero(self._kinds == kind)
+            ranks[members[ratios[members].argsort(kind="stable")]] = np.arange(len(members)) / len(members)
+        return ranks.tolist()
