@@ -19,6 +19,7 @@ from threeloops.product.disaggregated.real.messages import (
     CacheFormat,
     Ended,
     HandoverError,
+    HasRead,
     Hello,
     Progress,
     Received,
@@ -30,7 +31,7 @@ from threeloops.product.disaggregated.real.prefill import HANDOVERS, PrefillRole
 from threeloops.product.disaggregated.real.process import role_state
 from threeloops.product.disaggregated.real.service import orphans, twice
 from threeloops.product.request import Request, Sampling
-from threeloops.product.service.engine.messages import Credit, Submit
+from threeloops.product.service.engine.messages import Submit
 
 MODEL = random_model()
 BLOCK = 4
@@ -346,16 +347,15 @@ def chaos(seed):
         handover=rng.choice(HANDOVERS),
         budget=rng.choice([5, 16, 64]),
         max_running=rng.choice([1, 2, 8]),
-        window=rng.choice([2, 1000]),
+        window=rng.choice([1, 2, 1000]),
         order=rng.choice([by_arrival, by_priority(1.0)]),
     )
-    asked, read = {}, {}
+    asked = {}
     beginning = [rng.randrange(61) for _ in range(16)]
 
     def catch_up():
         for number, output in pair.outputs.items():
-            pair.decode.credit(Credit(number, len(output) - read.get(number, 0)))
-            read[number] = len(output)
+            pair.decode.read(HasRead(number, len(output)))
 
     for _ in range(rng.choice([100, 200])):
         left = sorted(pair.outputs.keys() - pair.outcomes.keys())

@@ -28,6 +28,7 @@ from threeloops.product.disaggregated.real.messages import (
     FromPrefill,
     FromRole,
     HandoverError,
+    HasRead,
     Hello,
     RoleReady,
     RoleState,
@@ -40,7 +41,7 @@ from threeloops.product.disaggregated.real.prefill import PrefillRole
 from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.front import Front
 from threeloops.product.service.engine.loading import files_of, fingerprint, load_engine, words_of
-from threeloops.product.service.engine.messages import Cancel, Credit, Failed, Submit
+from threeloops.product.service.engine.messages import Cancel, Failed, Submit
 
 __all__ = ["VERSION", "cache_format", "main", "role_state"]
 
@@ -165,9 +166,9 @@ class _Process:
                 self._role.submit(item)
             case Cancel():
                 self._role.cancel(item.number)
-            case Credit():
+            case HasRead():
                 if isinstance(self._role, DecodeRole):
-                    self._role.credit(item)
+                    self._role.read(item)
             case _Heard():
                 if item.link is self._link:
                     self._hear(item)

@@ -15,6 +15,7 @@ from threeloops.product.disaggregated.real.messages import (
     Disconnected,
     Ended,
     FromRole,
+    HasRead,
     Progress,
     RoleState,
     StartRole,
@@ -23,7 +24,7 @@ from threeloops.product.disaggregated.real.prefill import HANDOVERS
 from threeloops.product.disaggregated.real.side import Side
 from threeloops.product.grammar import GrammarError
 from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
-from threeloops.product.service.engine.messages import Cancel, Credit, EngineSpec, Submit
+from threeloops.product.service.engine.messages import Cancel, EngineSpec, Submit
 from threeloops.product.token_stream import TokenStream
 
 __all__ = ["DisaggregatedService", "orphans", "twice"]
@@ -142,7 +143,7 @@ class DisaggregatedService:
         try:
             async for token in stream:
                 if stream.read % half == 0:
-                    self._sides["decode"].send(Credit(number, half))
+                    self._sides["decode"].send(HasRead(number, stream.read))
                 yield token
         finally:
             del self._streams[number]
