@@ -132,11 +132,11 @@ class DisaggregatedService:
         """Yield the request's tokens as they are produced, as `EngineClient.generate` does, with the same errors."""
         if not self.ready:
             raise EngineStopped(self.reason)
+        side = self._sides["decode" if self.local(request) else "prefill"]
         number = next(self._numbers)
         window = self.specs["decode"].window
         stream = self._streams[number] = TokenStream(request, window)
         half = max(1, window // 2)
-        side = self._sides["decode" if self.local(request) else "prefill"]
         side.send(
             Submit(number, request.prompt, request.sampling, request.priority, request.client, request.cache_salt)
         )
