@@ -22,6 +22,7 @@ from threeloops_grader.machine.provenance import Provenance
 
 from benchmarks.result import Result, Series, Unmeasured
 from benchmarks.silicon_cases import Case, cases, digest, nearest
+from benchmarks.silicon_disaggregated import judged_disaggregated
 from benchmarks.silicon_intervals import INTERVALS, from_other_devices, intervals_text
 from benchmarks.silicon_report import REPORTS, errors, judged, lines, write_report
 from benchmarks.silicon_serving import ENGINES, FITTED_ON, Points, points
@@ -110,6 +111,7 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         )
     served = judged_serving(lambda engine: fitted(StepHost, "Hopper", engine))
     trained = judged_training()
+    apart = judged_disaggregated()
     return Result(
         "silicon",
         about,
@@ -122,12 +124,14 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
             "report": report,
             "fitted again": again,
             "time per output token": served,
+            "disaggregated serving": apart,
             "training runs": trained,
             "inside the interval of other devices": {} if quick else from_other_devices(),
         },
         notes=[
             *lines(report),
             *(f"time per output token, {name}: {_listed(table)}" for name, table in served.items()),
+            *(f"disaggregated serving, {name}: {_listed(table)}" for name, table in apart.items()),
             *(f"training runs, {name}: {_listed(table)}" for name, table in trained.items()),
             f"times {MEASURED_BY}; all errors are in reports/silicon.json",
             "above: median, lowest and highest error of the held-out shapes",

@@ -60,8 +60,8 @@ class Table:
 
 @cache
 def measured(name: str) -> Table:
-    """Return a table: attention_decode, attention_prefill, custom_all_reduce, gemm, mla_decode, moe, moe_all_to_all,
-    nccl or serving.
+    """Return a table: attention_decode, attention_prefill, custom_all_reduce, disaggregated, gemm, mla_decode, moe,
+    moe_all_to_all, nccl or serving.
 
     Each row of a kernel has its `device`, as the hardware table calls it, and its `seconds` per call. `bytes` of nccl
     and custom_all_reduce is the size of the message in bytes; the files count elements. Raises LookupError for an
@@ -75,7 +75,7 @@ def measured(name: str) -> Table:
     columns = {
         column: _numbers(np.array(values)) for column, values in zip(header, zip(*lines, strict=True), strict=True)
     }
-    place = "system" if name == "serving" else "device"
+    place = "system" if "system" in columns else "device"
     columns["device"] = np.array([manifest["devices"].get(key, key) for key in columns.pop(place)])
     if "us" in columns:
         columns["seconds"] = columns.pop("us") * 1e-6

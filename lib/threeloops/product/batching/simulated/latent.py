@@ -200,7 +200,7 @@ class LatentKernelCost:
     def _decoding(self, batch: np.ndarray, keys: np.ndarray) -> np.ndarray:
         heads = self.model.heads / self.ranks
         seconds = latent_decode_seconds(
-            self._sheet, np.maximum(batch, 1), keys, heads, self._attention, element_bytes=self.kv_bytes
+            self._sheet, np.maximum(batch, 1), np.maximum(keys, 1), heads, self._attention, element_bytes=self.kv_bytes
         )
         return np.where(batch > 0, seconds, 0.0)
 

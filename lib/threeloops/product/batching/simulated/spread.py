@@ -26,21 +26,21 @@ class Spread:
     def draws(self, seed: int) -> Callable[[float], float]:
         """Return a function that draws the time of a step, given its expected time, both in seconds.
 
-        A draw takes the place that a recorded step had among those of about its length, and gives the ratio with that
-        place among the recorded steps of about the expected length. The places come in stretches of the recording,
-        whose beginnings the seed chooses: one by one, draws would average out within a request, while a real processor
-        is slow for many steps in a row (Politis and Romano 1994, "The Stationary Bootstrap").
+        A draw gives the ratio of a recorded step of about that length. Draws come in stretches of the recording, whose
+        beginnings the seed chooses: one by one, they would average out within a request, while a real processor is slow
+        for many steps in a row (Politis and Romano 1994, "The Stationary Bootstrap"). Each length has stretches of its
+        own, because the mean may be wrong for one of them, as long as an engine is idle, and right for the others.
         """
         random = Random(seed)
-        place = random.randrange(len(self.ratios))
+        places = [random.randrange(len(ratios)) for ratios in self._by_kind]
 
         def draw(expected: float) -> float:
-            nonlocal place
-            ratios = self._by_kind[bisect_right(self._limits, expected)]
-            ratio = ratios[int(self._ranks[place] * len(ratios))]
+            kind = bisect_right(self._limits, expected)
+            ratios = self._by_kind[kind]
+            place = places[kind]
             jumps = random.random() < 1 / _STRETCH
-            place = random.randrange(len(self.ratios)) if jumps else (place + 1) % len(self.ratios)
-            return expected * ratio
+            places[kind] = random.randrange(len(ratios)) if jumps else (place + 1) % len(ratios)
+            return expected * ratios[place]
 
         return draw
 
@@ -54,22 +54,9 @@ class Spread:
         return np.unique(np.quantile(self.expected, np.arange(1, _KINDS) / _KINDS)).tolist()
 
     @cached_property
-    def _kinds(self) -> np.ndarray:
-        return np.searchsorted(self._limits, self.expected, side="right")
-
-    @cached_property
     def _by_kind(self) -> list[list[float]]:
-        """The ratios of each kind, sorted. A kind without steps has those of all."""
+        """The ratios of each kind, in their order. A kind without steps has those of all."""
         ratios = np.array(self.ratios)
-        kinds = (ratios[self._kinds == kind] for kind in range(len(self._limits) + 1))
-        return [np.sort(of_kind if len(of_kind) else ratios).tolist() for of_kind in kinds]
-
-    @cached_property
-    def _ranks(self) -> list[float]:
-        """The share of the steps of its kind that were relatively shorter, for each step."""
-        ranks = np.zeros(len(self.ratios))
-        ratios = np.array(self.ratios)
-        for kind in np.unique(self._kinds):
-            members = np.flatnonzero(self._kinds == kind)
-            ranks[members[ratios[members].argsort(kind="stable")]] = np.arange(len(members)) / len(members)
-        return ranks.tolist()
+        kinds = np.searchsorted(self._limits, self.expected, side="right")
+        of_kinds = (ratios[kinds == kind] for kind in range(len(self._limits) + 1))
+        return [(of_kind if len(of_kind) else ratios).tolist() for of_kind in of_kinds]
