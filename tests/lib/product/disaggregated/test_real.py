@@ -177,8 +177,10 @@ async def a_slow_reader_is_waited_for(service, engine):
 
 
 async def a_dead_side_is_replaced(service, engine, role):
-    """Whoever is there ends, with all tokens or with an error; and then the service is as it was before. The caches have
-    room for few of them, so some wait on the prefill process."""
+    """Whoever is there ends, with all tokens or with an error; and then the service is as it was before.
+
+    The caches have room for few of them, so some wait on the prefill process.
+    """
     before = service.restarts
     asked = [request(bytes([97 + place]) + TEXT[:50], Sampling(max_tokens=180)) for place in range(16)]
     reading = [asyncio.create_task(read(service, each)) for each in asked]
