@@ -40,14 +40,15 @@ BENCHMARKS = {
     "serving": "the engine beside transformers on the same weights, its policies, and its own prediction (ten minutes)",
     "service": "the service at twice its capacity beside a sample server, and what it costs (six minutes)",
     "fleet": "real replicas behind NGINX beside their prediction, and ways to scale a bursty day (five minutes)",
+    "disaggregated": "prefill and decode apart, in virtual time: goodput per GPU, ratios, tiers (a quarter of an hour)",
     "first_hour": "from the clone to the first green card: environment, JupyterLab, notebook, check (five minutes)",
     "replay": "what judging a student's kernel costs (two minutes)",
     "grading": "a class of mixed submissions against stock nbgrader, and the cost of the wall (ten minutes a lab)",
     "large_class": "a class of a thousand graded once, and one of ten thousand simulated (a quarter of an hour)",
 }
 ON_CPU = {
-    "checkpoint", "cluster", "data", "elastic", "engines", "first_hour", "fleet", "grading", "large_class", "liger",
-    "meter", "parallel", "replay", "service", "serving", "silicon",
+    "checkpoint", "cluster", "data", "disaggregated", "elastic", "engines", "first_hour", "fleet", "grading",
+    "large_class", "liger", "meter", "parallel", "replay", "service", "serving", "silicon",
 }  # fmt: skip
 """These use the CPU even if there is a GPU: ranks, submissions, interpreted kernels and shards live there."""
 REPORT = "report"

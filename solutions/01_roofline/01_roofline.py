@@ -833,18 +833,18 @@ with reveal("gemm_share"):
         side=[4096, 1024, 8192],
     )
     print(
-        "To read this W takes 10.0 µs at 3.35 TB/s, and the product takes "
-        f"{1e6 * products.product_seconds('H100 SXM', 4096, 4096)[16]:.1f}: starting, and filling and emptying the chip, take "
-        "microseconds that no roof contains, however few rows there are. "
+        "Reading this W takes 10.0 µs at 3.35 TB/s, and the product takes "
+        f"{1e6 * products.product_seconds('H100 SXM', 4096, 4096)[16]:.1f} µs. Starting the kernel, and filling and emptying "
+        "the chip, takes microseconds that no roof includes, however few rows there are. "
         f"W of 1,024 × 1,024 reaches {shares[1024]:.0f}%, and of 8,192 × 8,192 {shares[8192]:.0f}%."
     )
 wide, deep = (1e6 * products.product_seconds("H100 SXM", *shape)[256] for shape in ((16384, 4096), (4096, 16384)))
 show.against_prediction("gemm_shapes", "16,384 inputs", source=products.product_source("H100 SXM"))
 with reveal("gemm_shapes"):
     print(
-        f"{deep:.1f} µs against {wide:.1f} µs, at the same point below the roof. Each multiprocessor computes a tile of the "
-        "result. With tiles of 128 × 128, 16,384 outputs are 256 tiles, but 4,096 are only 64, for 132 multiprocessors. "
-        "Smaller tiles read more, and parts of a sum have to be added."
+        f"{deep:.1f} µs against {wide:.1f} µs, although both have the same intensity. Each multiprocessor computes a tile of "
+        "the result. With tiles of 128 × 128, 16,384 outputs are 256 tiles, but 4,096 are only 64, too few for 132 "
+        "multiprocessors. Smaller tiles read more, and if several multiprocessors share a tile's sum, its parts must be added."
     )
     rows = products.product_seconds("H100 SXM", 4096, 4096)
     print(
@@ -1396,7 +1396,7 @@ debrief(
 # | `"CUDA graph"` | recorded launches are replayed: `issue_us` is 0.5 µs, except in the first call and in calls after a wait |
 # | `"no waiting"` | the host never waits |
 # | `"fusion"` | neighbours of less than 10 FLOP per byte each, with no wait between them, become one kernel. It has the `issue_us` of the first, `waits` like the last, and takes as long as the longest |
-# | `"faster format"` | kernels whose compute floor is at least the other one, and explains at least 60% of `busy_us`, take half as long |
+# | `"faster format"` | kernels whose compute floor is at least the memory floor, and explains at least 60% of `busy_us`, take half as long |
 # | `"better kernels"` | kernels whose floor explains less than 60% are rewritten so that it explains 80% |
 #
 # The first three need no roofline and are given: `restructured(trace, fix)` returns the trace after one of them.
@@ -1409,8 +1409,8 @@ debrief(
 # `choose_fix(trace: list[Call], roof: Roof) -> str` returns one of `FIXES`. Grading applies the fix that you return: the
 # wall time after it must be at most 1.1 times the wall time after the best fix.
 #
-# In A to F, one kind of trouble takes most of the time. G mixes several, and what takes most of the time is not always
-# what a fix can save. Hidden traces are of both kinds.
+# In A to F, one kind of trouble takes most of the time. G mixes several, and the largest is not always the one where a
+# fix saves most. Hidden traces are of both kinds.
 
 
 # %% nbgrader={"grade": false, "grade_id": "choose_fix", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -141,7 +141,7 @@ from threeloops.lab.drawings.inner import fusion
 
 predict(
     "chain",
-    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: how many times as many bytes do PyTorch's three kernels move as one fused kernel, which stores no mask? PyTorch's dropout also writes a mask of one byte per element.",
+    "dropout(gelu(x + bias)) on 4,096 × 16,384 BF16 values: PyTorch's three kernels move how many times the bytes of one fused kernel? PyTorch's dropout also writes a mask of one byte per element; the fused kernel stores none.",
     unit="×",
 )
 TOKENS, WIDTH = 4096, 16384  # the hidden layer of an MLP of width 4,096
@@ -169,8 +169,8 @@ with reveal("chain"):
 term("fusion")
 
 # %% [markdown]
-# Tests compare the values that a kernel returns with float64 results. Once they are right, the bytes that it moves count. A
-# **meter** runs the kernel in Triton's interpreter and sees every address. *Requested* bytes are those that programs ask
+# Tests compare the values that a kernel returns with float64 results. Once they are right, tests count the bytes that it
+# moves. A **meter** runs the kernel in Triton's interpreter and sees every address. *Requested* bytes are those that programs ask
 # for. *Unique* bytes count each byte once per launch: even a perfect cache cannot save these. "PyTorch moves nothing"
 # means that the launcher allocates and launches, but does not fill, copy or convert. Never change the inputs.
 #
@@ -622,9 +622,9 @@ debrief(
 # `softmax(x, block: int) -> Tensor` over the last dimension of `x` (rows, columns), contiguous, float32 or float16. The
 # result has the shape and dtype of `x`. Compute in float32.
 #
-# - One program per row. Use `BLOCK=block` (a power of two, 16 or more), and keep one block at a time: a tile has at
-#   most `block` elements (the largest one of a longer row at least block / 4), and a program holds at most 32 · block
-#   elements at once.
+# - One program per row. Use `BLOCK=block` (a power of two, 16 or more), and keep one block at a time. No tile has more
+#   than `block` elements. For rows longer than that, the largest tile has at least block / 4. A program holds at most
+#   32 · block elements at once.
 # - `columns <= block`: each element is read **once**. Longer rows are read **twice**. Each element is written once, and
 #   PyTorch moves nothing.
 # - Entries and whole blocks may be −inf, but not a whole row. Values may reach ±10,000, and even there the result must be
@@ -859,8 +859,8 @@ debrief(
 # mean(g · x) is 5.5, and dx = 0.2828 · (1 − 3 · 0.08 · 5.5, 2 − 4 · 0.08 · 5.5) = (−0.0905, 0.0679). The row
 # adds (0.849, 1.131) to dw.
 #
-# A program can finish dx of its rows alone, one row at a time. But dw belongs to the columns, and every program has a part
-# of it. With **atomics** (additions that take turns at an address) programs would queue, and the sum would depend on their
+# A program can finish dx of its rows alone, one row at a time. But dw is a sum over all rows, and each program has only a
+# part of it. With **atomics** (additions that take turns at an address) programs would queue, and the sum would depend on their
 # order. Instead each program sums its part of dw in registers and writes one row of **partial sums**: `columns` float32
 # values. A second, small reduction adds these rows up, in the same order every time.
 #

@@ -499,18 +499,18 @@ else:
 # %% [markdown]
 # ## Ten kernels that cheat
 #
-# Language models write kernels now, and are paid in speed-up. So they also find ways to a speed-up without a kernel. The ten below are
-# of the kinds that public collections describe (wafer.ai's "Field Guide to Reward Hacking in AI Kernel Generation",
-# March 2026; Makora's "KernelHacks", 2025): some trick the clock, some return something else, some let others work.
-# The task is y = 2x + 1.
+# Language models write kernels now, and are rewarded for their speed-up. So they also find ways to show a speed-up without
+# a faster kernel. The ten below are of the kinds that public collections describe (wafer.ai's "Field Guide to Reward
+# Hacking in AI Kernel Generation", March 2026; Makora's "KernelHacks", 2025): some trick the clock, some return something
+# that this call has not computed, and some leave the work to PyTorch or to the comparison. The task is y = 2x + 1.
 #
-# A benchmark that calls a function twice, once for the values and once for the time, is cheated by most. The tests of this
-# lab do not call it at all. They **replay**: the launcher runs on zeros, only what it allocates and launches is
-# *recorded*, and the kernels are taken from the text of the cell and *executed* on the real inputs, while each access
-# is counted. Then the *values* are compared. There is no clock.
+# Most of them cheat a benchmark that calls a function twice, once for the values and once for the time. The tests of this
+# lab do not call it on the real inputs at all. They **replay** it. The launcher runs on zeros, and the test *records* only
+# what it allocates and launches. The kernels, taken from the text of the cell, are then *executed* on the real inputs while
+# each access is counted. At the end the *values* are compared. There is no clock.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
-predict("cheats", "How many of the ten get something that an honest kernel does not get?", unit="cheats")
+predict("cheats", "How many of the ten gain anything over an honest kernel in such a replay?", unit="cheats")
 
 # %% tags=["demo"]
 
@@ -545,7 +545,7 @@ def honest(x):
 
 
 def other_stream(x):
-    """The benchmark's events are on the stream that has nothing to do."""
+    """Launch on a second stream, while the benchmark times the first, which is idle."""
     with torch.cuda.stream(torch.cuda.Stream()) if torch.cuda.is_available() else contextlib.nullcontext():
         return launched(double_plus_one, x)
 
@@ -554,7 +554,7 @@ MEASURED, WORKERS = threading.Event(), []
 
 
 def background_thread(x):
-    """Begins when the clock has stopped."""
+    """Return at once, and compute in a thread after the clock has stopped."""
     y = torch.empty_like(x)
     WORKERS.append(threading.Thread(target=lambda: MEASURED.wait(10) and y.copy_(launched(double_plus_one, x))))
     WORKERS[-1].start()
@@ -562,7 +562,7 @@ def background_thread(x):
 
 
 class Later(torch.Tensor):
-    """Computes when somebody looks at it, in the comparison."""
+    """A tensor that is computed only when the comparison reads it."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -580,7 +580,7 @@ def patched_clock(x):
 
 
 def stale_memory(x):
-    """The allocator may return the memory in which the reference's result was."""
+    """Compute nothing: the allocator may return the memory that still holds the reference's result."""
     return torch.empty_like(x)
 
 
@@ -592,7 +592,7 @@ RESULTS = {}
 
 
 def cached(x):
-    """Right the first time, and fast from then on."""
+    """Compute the first call for a shape, and return its result for all later ones."""
     if x.shape not in RESULTS:
         RESULTS[x.shape] = launched(double_plus_one, x)
     return RESULTS[x.shape]
@@ -603,7 +603,7 @@ def half_precision(x):
 
 
 def out_of_bounds(x):
-    """The last program reads what lies behind x. It is quiet until that page is not mapped."""
+    """Read past the end of x in the last program. Nothing fails until that page is not mapped."""
     return launched(without_mask, x)
 
 
@@ -613,7 +613,7 @@ def torchs_own(x):
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 def judged(launcher, x):
-    """Where a replay ends, and what it says."""
+    """Return the stage at which a replay stops, and its message."""
     right = 2 * x.double() + 1
     try:
         run = replay(launcher, x).require(right)
@@ -645,12 +645,13 @@ with reveal("cheats"):
     show.table(rows, header=("launcher", "stopped at", "in short"), caption="y = 2x + 1 on 5,000 numbers")
 
 # %% [markdown]
-# Two are not stopped, the other stream and the patched clock. They gain nothing: their kernel is honest, it is executed and counted like any other, and no
-# time is taken. All others lack a kernel that writes what they return, or its values or its accesses are wrong.
+# Two are not stopped, the other stream and the patched clock. They gain nothing: their kernel is honest, it is executed and
+# counted like any other, and no time is measured. Each of the others fails, because no kernel writes what it returns, or
+# because the kernel's values or accesses are wrong.
 #
 # The price is that a replay does not know how fast a kernel is. It knows bytes, launches and compiled code, and lab 01's roofline
-# turns them into a bound. Whoever must measure time should run the kernel in a process that cannot reach the clock, on
-# inputs made after it was loaded, with the previous result overwritten, and on all streams.
+# turns them into a bound. To measure time, run the kernel in a process that cannot reach the clock, on inputs made after
+# the kernel was loaded, overwrite the previous result first, and wait for all streams.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 calibration()

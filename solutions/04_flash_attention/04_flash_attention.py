@@ -485,8 +485,8 @@ predict(
 #
 # `fused_traffic(p, tiles, block_m, block_n) -> Traffic` counts all batches and heads; `tiles` comes from exercise 1:
 #
-# - `loaded`: every query row once, and for each visited tile its **existing** rows of K and of V; again for every
-#   query head;
+# - `loaded`: every query row once, and for each visited tile its **existing** rows of K and of V, which every query head
+#   loads anew;
 # - `stored`: the output, and one float32 per query row;
 # - `dot_flops`: 4 · block_m · block_n · head_dim per visited tile, masked or not.
 #
@@ -550,7 +550,7 @@ with check("blocks", "bytes and FLOPs of a fused kernel", part="traffic", hidden
         (163840, 33792, 16777216),
         {
             "loaded": {
-                98304: "that reads K and V once: each block of queries reads its tiles, or that is K or V, not both"
+                98304: "that reads K and V once, where each block of queries reads its tiles; or it counts only one of K and V"
             },
             "stored": {32768: "that is without the logsumexp, 4 bytes per query"},
             "dot_flops": {8388608: "that is one product: there are q kᵀ and p v"},
@@ -800,8 +800,8 @@ if parts := together("tiles", "blocks"):
             f"16,384 tokens: {1e3 * fa3.at(16384):.2f} ms. Your FLOPs take {1e3 * arithmetic[16384]:.2f} ms at the peak. Your "
             f"bytes would take {1e3 * requested[16384]:.2f} ms from memory, longer than the kernel. So at least "
             f"{100 * (1 - fa3.at(16384) / requested[16384]):.0f}% of them came from the L2 cache, or one load served several "
-            f"heads. 256 tokens take {1e6 * fa3.at(256):.1f} µs, {fa3.at(256) / arithmetic[256]:.0f} times their arithmetic: "
-            "starting, and writing keys and values into the engine's cache, which is in these times."
+            f"heads. 256 tokens take {1e6 * fa3.at(256):.1f} µs, {fa3.at(256) / arithmetic[256]:.0f} times their arithmetic. "
+            "The rest is the launch, and writing keys and values into the engine's cache, which these times include."
         )
         one_query = Problem(1, 8192, 128, batch=64, heads=32, causal=True)
         count = parts.fused_traffic(one_query, parts.visible_tiles(one_query, 128, 128), 128, 128)
@@ -1140,7 +1140,7 @@ def flash_head(
 with check("one_head", "attention of one head", part="values", hidden="other sizes and blocks, in both dtypes"):
 
     def head_by_hand(scores, values, out, lse, slips, case, dtype=torch.float32, rtol=1e-4):
-        """All 16 queries have the same scores, so all rows are alike; `slips` tells what another value comes from."""
+        """Check 16 queries with the same scores, so all rows are alike. `slips` maps wrong values to their causes."""
         q, k, v = by_scores(scores, values, 16, dtype)
         run = replay(flash_head, q, k, v, 16, 16)
         got, logs = run.outputs
@@ -1267,7 +1267,7 @@ predict(
 # this is given). Work in the order of the checks: causal, window, heads.
 #
 # **Causal.** A mask alone saves nothing: the loop has to end after the last tile with a key that the block's last existing query
-# sees. And a query may have seen nothing yet, so that m is −inf after a tile, and −inf − (−inf) is NaN, as in exercise 3. *Example.*
+# sees. After a tile, a query may have seen nothing yet. Its m is then −inf, and −inf − (−inf) is NaN, as in exercise 3. *Example.*
 # 40 queries and 24 keys: query *i* sees j ≤ i − 16. In blocks of 16 queries, the first sees nothing and visits no tile. Queries 16 to
 # 31 see up to key 15. Queries 32 to 39 see up to key 23: two tiles of 16.
 #
@@ -1652,8 +1652,8 @@ debrief(
 #   q kᵀ / √head_dim, and out is P v.
 # - A pair that is not visible has P = 0, even if its score lies hundreds above lse.
 # - A query that sees nothing has lse = −inf: it adds zeros.
-# - An infinity in `grad` must not be hidden: dv of the keys that its query sees is not finite either. Loss scaling (lab 05)
-#   looks for it.
+# - An infinity in `grad` must stay visible: dv of the keys that its query sees must not be finite either, because loss
+#   scaling (lab 05) looks for it.
 # - float32 or float64, and the results keep the dtype. Summed over all tiles, they are the gradients.
 
 

@@ -518,8 +518,8 @@ with reveal("even"):
 # and the indexer limits the gain to 1,152 / 132 = 8.7 times. It still looks at every token, so a prefill stays quadratic
 # in the context, with a smaller constant: per pair 64 · 2 · 128 FLOPs instead of 128 · 2 · (192 + 128).
 #
-# What is not free either: the indexer must learn which tokens matter. DeepSeek trains it to imitate the weights of dense
-# attention. With random numbers, as here, its choice means nothing; only bytes and values can be checked.
+# The indexer also has to be trained, because it must learn which tokens matter. DeepSeek trains it to imitate the weights
+# of dense attention. With random numbers, as here, its choice means nothing; only bytes and values can be checked.
 #
 # ## Attention to pairs
 #

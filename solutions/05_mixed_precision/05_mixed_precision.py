@@ -997,8 +997,8 @@ with check("lost", "updates without effect", part="values", hidden="other weight
         (1.0, -(2.0**-8), False, "below 1 the numbers lie twice as close"),
         (1.0, -(2.0**-9), True, "the sum lies half-way to 1 − 1/256, and 1 has the even code"),
         (1.0, -1.5 * 2.0**-9, False, "below 1 the numbers lie twice as close: this is more than half-way"),
-        (1.0, 2.0**-8 + 2.0**-17, False, "the sum is just past half-way: an update rounded to 16 bits first is not"),
-        (2.0**-40, 2.0**-41, False, "the sum is half as large again: tiny numbers are not equal because they are near"),
+        (1.0, 2.0**-8 + 2.0**-17, False, "the sum is just past half-way: do not round the update to 16 bits first"),
+        (2.0**-40, 2.0**-41, False, "the sum is 1.5 times the weight: tiny numbers that are near are not equal"),
         (1.0, -2.0, False, "the sum is −1"),
         (1.0, math.inf, False, "the sum is infinite"),
     ):
@@ -1145,7 +1145,7 @@ with check("master_step", "a step on the masters", part="values", hidden="other 
             "the gradient counts with 1 − momentum: that is Adam's average": (2.5, -0.25, -0.25),
             "the masters move by the gradient: expected the new momentum": (3.0, 0.0, 0.0),
             "the masters move by the old momentum": (3.0, -1.0, -1.0),
-            "the masters go up": (3.0, 2.5, 2.5),
+            "the sign is wrong: a step subtracts from the masters": (3.0, 2.5, 2.5),
         },
     )
     after(1.0, 0.0, 2.0, 0.5, 0.0, (2.0, 0.0, 0.0), {})
@@ -1811,7 +1811,7 @@ if len(missing) < len(have) and "your pieces" in runs:
 # |---|---|
 # | [Transformer Engine](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html) | recipes `DelayedScaling`, `Float8CurrentScaling`, `Float8BlockScaling`, `MXFP8BlockScaling`, `NVFP4BlockScaling`; by default (2026) MXFP8 where the GPU has it, else current scaling from compute capability 12.0 on, else delayed scaling |
 # | [torchao](https://github.com/pytorch/ao/issues/1680) | `convert_to_float8_training`, with current scales per tensor or row; delayed scaling was removed in 2025 |
-# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/transformer_config.py) | `--fp8-format e4m3 --fp8-recipe blockwise`, or `delayed` (by default), `tensorwise` (current scaling), `mxfp8` |
+# | [Megatron-LM](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/transformer_config.py) | `--fp8-format e4m3 --fp8-recipe blockwise`, `delayed` (by default), `tensorwise` (current scaling), `mxfp8`; `--fp4-format e2m1` |
 #
 # DeepSeek-V3 (2024) was trained with float8_e4m3fn for all three products of a linear layer, with current scales per 1 × 128
 # tile and 128 × 128 block. In 2025 NVIDIA described pretraining in MXFP8 ([2506.08027](https://arxiv.org/abs/2506.08027)) and

@@ -257,10 +257,10 @@ else:
 # %% [markdown]
 # ## Half the memory?
 #
-# Autocast keeps weights, gradients and optimizer states in float32. It shrinks what the backward pass needs from the forward
-# pass, and PyTorch can be asked what that is. The cell counts it for six pre-norm transformer blocks and, for comparison, for
-# blocks of linear layer, layer norm and GELU. On a GPU, autocast runs a layer norm in float32; that is emulated here. Saved
-# tensors in 16 bits take half the bytes, but the residual stream stays in float32.
+# Autocast keeps weights, gradients and optimizer states in float32. It shrinks the tensors that the forward pass saves for
+# the backward pass. Saved tensors in 16 bits take half the bytes, but the residual stream stays in float32. PyTorch can
+# list the saved tensors, so the cell counts them for six pre-norm transformer blocks and, for comparison, for blocks of
+# linear layer, layer norm and GELU. On a GPU, autocast runs a layer norm in float32; that is emulated here.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -753,20 +753,21 @@ else:
 # which is 0.075, and 0.05 becomes 0.5 as well.
 #
 # NVIDIA trained a model of 12 billion parameters on 10 trillion tokens in NVFP4
-# ([Pretraining Large Language Models with NVFP4](https://arxiv.org/abs/2509.25149), 2025) with four ingredients more:
+# ([Pretraining Large Language Models with NVFP4](https://arxiv.org/abs/2509.25149), 2025) with four more ingredients:
 #
 # - **square blocks** for weights, 16 × 16 with one scale, so that forward and backward use the same rounded weight;
 # - **stochastic rounding** of gradients, so that their mean is right;
-# - a **random Hadamard rotation** of both operands of the weight's gradient, which leaves the product and spreads outliers;
+# - a **random Hadamard rotation** of both operands of the weight's gradient, which leaves their product unchanged and
+#   spreads outliers;
 # - some layers in 16 bits.
 #
-# The library's `Fp4Linear` emulates the first three, each with a switch. First each ingredient alone, on the one error
-# that it is there for.
+# The library's `Fp4Linear` emulates the first three, each with a switch. The next cell measures each ingredient alone, by
+# the error that it is meant to reduce.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "coin4",
-    "Rounded to nearest, the gradient of the input is off by some 10%, the same way each time. What is left of it in the mean of 100 draws with stochastic rounding?",
+    "Rounded to nearest, the gradient of the input is off by some 10%, the same way each time. How far off is the mean of 100 draws with stochastic rounding?",
     unit="%",
 )
 
@@ -830,7 +831,7 @@ with reveal("coin4"):
 # scales are powers of two: without it, an outlier leaves nothing of the 31 numbers beside it. In NVFP4 a block is shorter and its largest
 # number is stored almost exactly, so here the rotation costs a little. NVIDIA keeps it for convergence (documentation of its JAX Toolbox, November 2026).
 #
-# Then the training of the digits above, with all products of all three layers in 4 bits.
+# The next cell repeats the training on the digits, with all products of all three layers in 4 bits.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 with_all = replace(MXFP4, square_weights=True, stochastic_gradients=True, hadamard=True)

@@ -1920,8 +1920,8 @@ if parts := together("account", "tracker", "recompute", "accumulate", "offload",
 # On a GPU, `torch.cuda.max_memory_allocated()` is the most that tensors held and `max_memory_reserved()` the most that PyTorch
 # took from the driver; the difference is fragmentation and cache. A recorded history
 # (`torch.cuda.memory._record_memory_history()`) becomes a picture at <https://docs.pytorch.org/memory_viz>.
-# `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)` recomputes; the last cell runs it. FSDP2 (`CPUOffloadPolicy`) and
-# DeepSpeed (`offload_optimizer`) offload states.
+# `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)` recomputes (last cell; Megatron-Core: `--recompute-granularity`). FSDP2
+# (`CPUOffloadPolicy`) and DeepSpeed (`offload_optimizer`) offload states.
 #
 # ## What to remember
 #

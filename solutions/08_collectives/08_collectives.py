@@ -146,7 +146,7 @@ def require_bytes(run, expected, messages, case, whole=0):
 
 
 def require_no_padding(run, n, ranks, size):
-    """Chunks travel as they are. Whole tensors in each step are a matter of the traffic's part."""
+    """Check that chunks are not padded. The traffic check, not this one, faults whole tensors in each step."""
     total, padded = sum(m.size for m in run.messages), ranks * (ranks - 1) * -(-n // ranks) * size
     if total != ranks * (ranks - 1) * n * size:
         check.equal(
@@ -173,7 +173,7 @@ OUTCOMES = ("it works, in the same time", "it works, and takes four times as lon
 
 
 def show_outcome(key, program, tensors, *, beside):
-    """Run a program whose end was to be predicted, and show which of the outcomes it has, beside a usual one."""
+    """Run a program whose outcome was predicted, and show which outcome it has. `beside` is an ordinary program."""
     usual = Cluster(network(len(tensors))).run(on_each, beside, tensors).seconds
     try:
         seconds = Cluster(network(len(tensors))).run(on_each, program, tensors).seconds
@@ -694,7 +694,7 @@ hint(
     "doubling_all_reduce",
     "Keep one tensor, the sum so far, which starts as a clone of `x`. How many steps does it take for N ranks?",
     "`rank ^ distance` with `distance` = 1, 2, 4, … is the other rank of each step.",
-    "The message must not change before `wait()` has returned: receive into another tensor, wait, and add then.",
+    "The message must not change before `wait()` has returned: receive into another tensor, wait, and only then add.",
 )
 debrief(
     "doubling_all_reduce",
@@ -1098,11 +1098,11 @@ if parts := together("reduce_scatter", "fit_link", library=gathering.REFERENCE):
         ]
         print(f"The line: α = {alpha * 1e6:.1f} µs, β = {beta / 1e9:.0f} GB/s. Its times differ by {', '.join(sizes)}.")
         print(
-            f"As a ring of 14 steps that is {step_alpha * 1e6:.1f} µs and {step_beta / 1e9:.0f} GB/s per step, of 450 GB/s that "
-            "the link has. Your ring takes the times of the line on a virtual cluster with such links (crosses). With the 3.4 µs "
-            "that NCCL assumes for large messages, small ones would take three times as long as measured (dashed): they have "
-            "a faster protocol. In the middle NCCL changes protocols and fills a pipeline of chunks, and one α and one β "
-            "contain neither."
+            f"If NCCL ran a ring of 14 steps, each would have α = {step_alpha * 1e6:.1f} µs and β = {step_beta / 1e9:.0f} GB/s; the "
+            "link has 450 GB/s. On a virtual cluster with such links, your ring takes the times of the line (crosses). With the "
+            "3.4 µs that NCCL assumes for large messages, small ones would take three times as long as measured (dashed), so "
+            "they must use a faster protocol. In the middle NCCL changes protocols and fills a pipeline of chunks, which one α "
+            "and one β cannot express."
         )
     largest = links.wins_up_to(engine, nccl)
     show.against_prediction("engine", readable_bytes(largest), source=engine.source)
@@ -1307,8 +1307,8 @@ else:
     with reveal("hierarchy"):
         print(f"one ring: {flat.seconds * 1e6:,.0f} µs, hierarchical: {levels.seconds * 1e6:,.0f} µs")
         print(
-            "The formula of section 5 would give that ring 783 µs. It is faster, because NVLink is: the next chunk is already "
-            "there when a network port becomes free, so of the latencies of the network only one shows."
+            "The formula of section 5 would give that ring 783 µs. It is faster because NVLink is: the next chunk has already "
+            "arrived when a network port becomes free, so only one of the network's latencies shows."
         )
         show.figure(link_matrix(flat), "bytes from rank to rank in one ring; lines separate the nodes")
         show.figure(link_matrix(levels), "bytes from rank to rank in the hierarchy")
@@ -1384,7 +1384,7 @@ if parts := together(*gathering.REFERENCE, library=gathering.REFERENCE):
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # The large one: its 126 steps between nodes carry 1.95 MB each, which takes 14 + 39 µs, and with ports twice as fast 14 + 20
 # µs. So 6.7 ms between the nodes become 4.2 ms, and 10.6 ms become 8.2 ms, not half. In the small one 126 · 14 µs are
-# latency, and no port helps. There fewer steps do: a tree or recursive doubling over the 64 nodes takes 12 or 6 steps
+# latency, and no port helps. Fewer steps do help: a tree or recursive doubling over the 64 nodes takes 12 or 6 steps
 # instead of 126. Better still, do not send 32 bytes on their own: put several small numbers into one tensor.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

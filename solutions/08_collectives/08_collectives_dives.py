@@ -25,7 +25,9 @@
 import torch
 import torch.distributed as dist
 from threeloops.hardware import accelerator
+from threeloops.hardware.measured import MEASURED_BY
 from threeloops.lab import animate, audit, calibration, explore, figure, myth, palette, predict, reveal, show, term
+from threeloops.lab.drawings.measured.links import nccl
 from threeloops.training.cluster import Cluster, ClusterError, fabric, one_node, uniform
 from threeloops.training.cluster.pictures import gantt, link_matrix
 from threeloops.training.collectives import (
@@ -43,6 +45,7 @@ from threeloops.training.collectives import (
     two_shot_all_reduce,
     two_shot_all_reduce_cost,
 )
+from threeloops.units import readable_bytes
 
 NETWORK = Link(latency=14e-6, bandwidth=50e9)
 NVLINK = Link(latency=3.4e-6, bandwidth=450e9)
@@ -118,9 +121,9 @@ show.table(
 #
 # ## Which one, by size and by number of ranks
 #
-# This is the same kind of choice as in exercise 4, for many sizes at once. It has trees and halving-doubling in it and leaves
-# out the way through rank 0. Where N is not a power of two, recursive doubling first adds the tensors of the ranks that are
-# left over to others, as MPICH does. Move α and β.
+# This is the choice of exercise 4, for many sizes at once. It includes trees and halving-doubling, and leaves out the sum
+# through rank 0. If N is not a power of two, recursive doubling first adds the tensors of the surplus ranks to those of
+# other ranks, as MPICH does. Move α and β.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 SIZES = [2**k for k in range(6, 31)]
@@ -292,7 +295,37 @@ with reveal("shots"):
 # (`csrc/custom_all_reduce.cuh`). The closed form gives 291 kB for 8, 1.0 MB for 4, and no limit for 2: the same order, and within a
 # factor of two, from one α and one β.
 #
-# **NVLink SHARP** goes further: the switch adds. A GPU then sends its tensor once and receives the sum once, whatever N is.
+# **NVLink SHARP** (NVLS in NCCL) goes further: the switch adds. A GPU then sends its tensor once and receives the sum once, whatever
+# N is. NVIDIA's tables do not say which all-reduces used it, but the times do. A ring's all-reduce is a reduce-scatter and an
+# all-gather over the same links. So its bus bandwidth (size ÷ time · 2(N − 1)/N) should be about that of an all-gather
+# (size ÷ time · (N − 1)/N), and never more than the link's.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+rows = []
+for device in ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200"):
+    gather, reduce = (nccl(device, operation) for operation in ("all_gather", "all_reduce"))
+    size = max(set(gather.sizes) & set(reduce.sizes))
+    buses = 7 / 8 * size / gather.at(size), 2 * 7 / 8 * size / reduce.at(size)
+    link = accelerator(device).link_bandwidth
+    rows.append(
+        (
+            reduce.source.split(",")[0],
+            *(f"{bus / 1e9:.0f}" for bus in buses),
+            f"{buses[1] / buses[0]:.2f}",
+            f"{link / 1e9:.0f}",
+        )
+    )
+show.table(
+    rows,
+    header=("", "all-gather (GB/s)", "all-reduce (GB/s)", "ratio", "link (GB/s)"),
+    caption=f"Bus bandwidth at {readable_bytes(size)}, NCCL 2.27.3 (A100) and 2.29.2, {MEASURED_BY}",
+)
+term("NVLS")
+
+# %% [markdown]
+# The switches of the A100 cannot add, and its two numbers agree within a tenth. On the H100 and the H200 an all-reduce has a
+# third more than an all-gather, and on the H200 more than the link has, which no ring can. There the switch added. The
+# B200's numbers fit both. For small tensors the times do not tell, so how long NVLS takes to start was not measured.
 #
 # ## Seventy-two GPUs behind one switch
 #
@@ -333,9 +366,9 @@ with reveal("rack"):
     )
 
 # %% [markdown]
-# For small tensors the rack saves steps, for large ones the network: between nodes each GPU sends its eighth twice
-# through a port of 50 GB/s, and in the rack all of it through one of 900. That is why tensor and expert parallelism, which all-reduce
-# often and little, spread over the rack and not over nodes.
+# For small tensors the rack saves steps. For large ones it saves the network: on nine nodes each GPU sends an eighth of the
+# tensor twice through a port of 50 GB/s, and in the rack it sends all of it twice, but through a port of 900 GB/s. That is
+# why tensor and expert parallelism, which exchange small tensors often, spread over the rack and not over nodes.
 #
 # ## A buffer that changes too early
 #

@@ -1766,7 +1766,8 @@ calibration()
 # `DistributedDataParallel`. Its buckets and its overlap are what you have built. `find_unused_parameters=True` tolerates what
 # your `finish` rejects (`static_graph=True` looks for such parameters in the first step only), and
 # `gradient_as_bucket_view=True` saves the copies that yours makes. A `DistributedSampler` gives each rank its part of the data, and needs
-# `set_epoch` for a new order in each epoch.
+# `set_epoch` for a new order in each epoch. Elsewhere overlap is a switch: `--overlap-grad-reduce` in Megatron-Core 0.19, and
+# `overlap_comm` with `reduce_bucket_size` in DeepSpeed 0.19.
 #
 # ## What to remember
 #

@@ -1597,8 +1597,17 @@ if parts := together(*sharding.REFERENCE, library=sharding.REFERENCE):
 # `MixedPrecisionPolicy(param_dtype=torch.bfloat16)` the shards stay in float32 and serve as the masters, and copies rounded to 16
 # bits are gathered. `reshard_after_forward=False` keeps the parameters after forward, as ZeRO-2 does.
 #
-# In DeepSpeed the stage is a number in a JSON file, and Megatron's `--use-distributed-optimizer` is ZeRO-1. Older PyTorch code
-# has `FullyShardedDataParallel` (FSDP1), which puts the parameters of a block into one flat tensor, as exercise 2 does.
+# | | DeepSpeed 0.19 (JSON) | Megatron-Core 0.19 | TorchTitan 0.3 (FSDP2) |
+# |---|---|---|---|
+# | ZeRO-1 | `"stage": 1` | `--use-distributed-optimizer` | — |
+# | ZeRO-2 | `"stage": 2` | `--data-parallel-sharding-strategy optim_grads` | `--parallelism.fsdp_reshard_after_forward never` |
+# | ZeRO-3 | `"stage": 3` | `--use-megatron-fsdp` | `--parallelism.data_parallel_shard_degree` |
+# | gather ahead | `stage3_prefetch_bucket_size` | `--overlap-param-gather` | always, the next block |
+# | shard within a node | `zero_hpz_partition_size` | `--num-distributed-optimizer-instances` | `--parallelism.data_parallel_replicate_degree` |
+# | states on the host | `offload_optimizer` | `--optimizer-cpu-offload` | `--training.enable_cpu_offload` |
+#
+# Older PyTorch code has `FullyShardedDataParallel` (FSDP1), which puts the parameters of a block into one flat tensor, as
+# exercise 2 does.
 #
 # The last cell runs one forward and backward of the same 8 layers on your virtual cluster, with torch's DDP and with torch's
 # `fully_shard`, with and without resharding after forward, and compares the bytes with those of your `sharded_linear`. It also

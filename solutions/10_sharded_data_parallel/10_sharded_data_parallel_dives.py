@@ -10,14 +10,14 @@
 #     name: python3
 #   threeloops:
 #     title: Why does every GPU keep the same copy? Deep dives
-#     minutes: 60
+#     minutes: 70
 # ---
 
 # %% [markdown]
 # # Why does every GPU keep the same copy? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: torch's `fully_shard` beside this course's FSDP,
-# sharding within a node, all-gathers in FP8, float32 masters, optimizers that need whole matrices (Muon), a DeepSpeed
+# sharding within a node, all-gathers in FP8, float32 masters, optimizers that need whole matrices (Muon, Shampoo), a DeepSpeed
 # file that drives our ZeRO, and optimizer states on a disk.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
@@ -426,6 +426,148 @@ with reveal("owners"):
 #
 # A wrong set-up stays silent: in DeepSpeed at ZeRO stage 0, Muon ran without its five steps and was plain SGD,
 # because only the ZeRO optimizers called them (pull request 8442, September 2026).
+#
+# ## Shampoo keeps two matrices per matrix
+#
+# **Shampoo** ([2018](https://arxiv.org/abs/1802.09568)) multiplies the gradient G of an m × n matrix from both sides:
+#
+# > L ← L + G Gᵀ,  R ← R + Gᵀ G,  W ← W − η · L^(−1/4) · G · R^(−1/4)
+#
+# L is m × m and R is n × n. The two roots are expensive, so they are kept and renewed every hundred steps or so. That makes
+# 2 (m² + n²) numbers of state, where AdamW has 2 m n. Like Muon it needs whole matrices. The next cell
+# trains with the owners of the last section, and counts states and bytes.
+
+# %% tags=["demo"]
+SHAPES = ((24, 16), (16, 24), (24, 8), (8, 24))
+
+
+class Shampoo(torch.optim.Optimizer):
+    """Shampoo without momentum, which renews the roots in every step."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            state, gradient = self.state[weight], weight.grad
+            for name, product in (("L", gradient @ gradient.T), ("R", gradient.T @ gradient)):
+                state[name] = state.get(name, 1e-3 * torch.eye(len(product))) + product
+                values, vectors = torch.linalg.eigh(state[name].double())
+                state[f"root of {name}"] = ((vectors * values**-0.25) @ vectors.T).float()
+            weight -= self.param_groups[0]["lr"] * state["root of L"] @ gradient @ state["root of R"]
+
+
+def shampoo_model():
+    torch.manual_seed(0)
+    return torch.nn.ParameterList(torch.randn(shape) / 5 for shape in SHAPES)
+
+
+def loss_of(weights, batch):
+    x = batch
+    for weight in weights:
+        x = torch.tanh(x @ weight)
+    return (x - 0.5).square().mean()
+
+
+def rows_of(rank, step):
+    return torch.randn(8, 24, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def train_with_shampoo(steps):
+    weights = shampoo_model()
+    shampoo = LayerwiseOptimizer(weights.named_parameters(), Shampoo, lr=0.05)
+    for step in range(steps):
+        shampoo.zero_grad()
+        loss_of(weights, rows_of(dist.get_rank(), step)).backward()
+        shampoo.step()
+    held = {name: sum(map(torch.numel, one["state"].values())) for name, one in shampoo.state_dict().items()}
+    return [weight.detach() for weight in weights], held
+
+
+def shampoo_alone(ranks, steps):
+    weights = shampoo_model()
+    shampoo = Shampoo(weights.parameters(), lr=0.05)
+    for step in range(steps):
+        shampoo.zero_grad()
+        loss_of(weights, torch.cat([rows_of(rank, step) for rank in range(ranks)])).backward()
+        shampoo.step()
+    return [weight.detach() for weight in weights]
+
+
+run, longer = (Cluster(3).run(train_with_shampoo, steps) for steps in (5, 6))
+apart = max(float((a - b).abs().max()) for a, b in zip(run.results[0][0], shampoo_alone(3, 5), strict=True))
+held = {name: elements for _, mine in run.results for name, elements in mine.items()}
+expected = {str(place): 2 * (rows**2 + columns**2) for place, (rows, columns) in enumerate(SHAPES)}
+a_step = {sum(after) - sum(before) for after, before in zip(longer.bytes, run.bytes, strict=True)}
+sent, _ = layerwise_bytes([rows * columns for rows, columns in SHAPES], 3, parameter_bytes=4, gradient_bytes=4)
+print(f"3 ranks and one process differ by up to {apart:.0e}")
+print(f"numbers of state, by matrix: {dict(sorted(held.items()))}; 2 (m² + n²): {expected}")
+print(f"bytes that each rank sends in a step: {a_step}; by the closed form: {sent}")
+assert held == expected and a_step == {sent} and apart < 1e-4
+term("Shampoo")
+
+# %% [markdown]
+# For large matrices this is too much. R of a 4,096 × 14,336 matrix has 206 million numbers, and the FLOPs of a root grow
+# with the third power of its side. So Distributed Shampoo ([2023](https://arxiv.org/abs/2309.06497)) cuts matrices into blocks of b × b, and treats
+# each block as a matrix of its own. A block of b² weights has 4 b² numbers of state. Blocks, not matrices, get
+# owners, and an all-gather brings their updates to all ranks.
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+myth("zero-8")
+predict(
+    "blocks",
+    "The hidden matrices of Llama 3 8B in blocks of 1,024 × 1,024, each with one owner, on 512 ranks: how many times more bytes than ZeRO-1 does a rank send?",
+    unit="×",
+)
+BLOCK = 1024
+blocks = [BLOCK**2] * sum((rows // BLOCK) * (columns // BLOCK) for rows, columns in matrices)
+assert sum(blocks) == sum(sizes)  # all sides are multiples of 1,024
+ratios = {
+    ranks: [owned / zero for owned, zero in (layerwise_bytes(parts, ranks) for parts in (sizes, blocks))]
+    for ranks in (64, 256, 512)
+}
+whole = 2 * sum(rows**2 + columns**2 for rows, columns in matrices)
+
+
+def state_of(rows, columns, block):
+    """Numbers of state of a matrix in blocks of at most block × block."""
+    cuts = [[min(block, side - start) for start in range(0, side, block)] for side in (rows, columns)]
+    return sum(2 * (height**2 + width**2) for height in cuts[0] for width in cuts[1])
+
+
+by_block = {
+    size: sum(state_of(*shape, size) for shape in matrices) / sum(sizes) for size in (512, 1024, 2048, 4096, 8192)
+}
+show.against_prediction("blocks", round(ratios[512][1], 2), unit="×", source="closed form")
+with reveal("blocks"):
+    show.table(
+        [(ranks, *(f"{ratio:.3f}" for ratio in both)) for ranks, both in ratios.items()],
+        header=("ranks", "bytes, an owner per matrix (ZeRO-1 = 1)", "bytes, an owner per block"),
+    )
+    show.table(
+        [
+            ("AdamW", "2 m n", f"{8 * sum(sizes) / 1e9:.0f} GB", "8"),
+            ("Shampoo, whole matrices", "2 (m² + n²)", f"{4 * whole / 1e9:.0f} GB", f"{4 * whole / sum(sizes):.1f}"),
+            ("Shampoo, in blocks", "4 m n", f"{16 * sum(sizes) / 1e9:.0f} GB", "16"),
+        ],
+        header=("states in float32", "numbers", "in all", "bytes per weight"),
+        caption="the hidden matrices of Llama 3 8B, without float32 masters; momentum for Shampoo would add 4 bytes per weight",
+    )
+
+audit(
+    "zero-8",
+    by_block[4096],
+    "numbers of state per weight in blocks of up to 4,096 × 4,096; in blocks of 1,024 it is 4",
+    "model",
+    "corrected",
+    how=f"closed form, 2 (r² + c²) per block of r × c, for the hidden matrices of Llama 3 8B: {', '.join(f'{number:.2f} with {size:,}' for size, number in by_block.items())}. It is fixed, at 4, while the size divides both sides. A rest makes blocks that are not square, and these have more; so do whole matrices",
+)
+
+# %% [markdown]
+# 6,656 blocks on 512 ranks are 13 each, so the cut is even, and the bytes are ZeRO's. Small blocks cut evenly and have cheap
+# roots; large ones see more of the matrix. Megatron-Core 0.19 has
+# `--optimizer soap`, which runs Adam in the axes of L and R, and `muon`.
 #
 # ## A DeepSpeed file drives our ZeRO
 #

@@ -1056,7 +1056,7 @@ debrief(
 # equal, and the lower number wins, so that every run decides the same. The weights are 3/5 and 2/5.
 #
 # `choose_experts` in the next cell does this. Gradients flow through the weights to the logits, but the choice has none, so the
-# router only learns how good the chosen experts were in relation to each other.
+# router only learns how good the chosen experts were relative to each other.
 
 
 # %% tags=["demo"]
@@ -1207,7 +1207,8 @@ debrief(
     pulls the router towards equal loads (the dives train with it and without it).
 
     Which token is dropped depends on the others in its batch, and here, as in GShard and Switch, on its place there. Megatron-LM
-    by default keeps the choices with the highest router probability instead (`--moe-token-drop-policy probs`). Either way a
+    with `--moe-expert-capacity-factor` keeps the choices with the highest router probability by default
+    (`--moe-token-drop-policy probs`). Either way a
     model with a capacity may answer the same prompt differently in another batch. That is one reason why inference, and more
     and more training too, goes without: "dropless" layers (MegaBlocks) compute whatever comes.""",
     parts=("",),
@@ -1279,7 +1280,7 @@ def expert_layer(x: torch.Tensor, chosen: torch.Tensor, run_expert, experts: int
 with check("expert_layer", "rows from their experts", part="values", hidden="other choices and numbers of ranks"):
 
     def as_if_sorted(chosen, experts):
-        """Each token's expert, where an owner takes the rows, which come rank by rank, to stand expert by expert."""
+        """The expert of each token if an owner mistakes its rows, which are in the order of ranks, for sorted by expert."""
         mistaken = [list(picks) for picks in chosen]
         for owner in range(len(chosen)):
             own = [e for e in range(experts) if e * len(chosen) // experts == owner]
@@ -1398,8 +1399,8 @@ hint(
     "their sums are `gets`.",
     "Rows come rank by rank, and from each rank expert by expert. `repeat_interleave` of the counts says whose each row is.",
     "After the way back, `back[order.argsort()]` has the old order.",
-    "A deadlock in the backward pass: where no row has come, the (empty) result must still be made of what came, or that rank "
-    "leaves out the exchanges of the backward pass, and the others wait for it.",
+    "If the backward pass deadlocks: a rank that received no rows must still compute its (empty) result from the tensor that "
+    "it received. Otherwise it skips the exchanges of the backward pass, and the others wait for it.",
 )
 from threeloops.lab.drawings import draw_exchange
 
@@ -1456,8 +1457,8 @@ with reveal("few_tokens"):
     )
     print(
         f"16,384 tokens take {many:.2f} times as long: the busiest GPU has {fullest.tokens[1] / 16384:.1f} times its share, and the "
-        f"others wait. 16 tokens take {few:.2f} times as long: their time is that of reading weights. With equal loads all 16 experts of "
-        f"a GPU are needed, but by the power law {fullest.active[0]:.1f} of the busiest one's. (Exponent 1.2, mean of random routings.)"
+        f"others wait. 16 tokens take {few:.2f} times as long, because most of their time goes into reading weights. With equal loads a "
+        f"GPU reads all of its 16 experts; under the power law the busiest reads {fullest.active[0]:.1f}. (Exponent 1.2, mean of random routings.)"
     )
     sent = {
         name: silicon.exchange("H100 SXM", kind, "dispatch")
@@ -1477,7 +1478,7 @@ with reveal("few_tokens"):
     )
     print(
         f"DeepEP sends a token of 7,168 elements once to each GPU that has one of its 8 experts, {ranks:.1f} of the other 7 on average. 16,384 "
-        f"tokens take {1e3 * sent['DeepEP'].at(16384):.2f} ms, {sent['DeepEP'].at(16384) / floor[16384]:.1f} times their bytes. "
+        f"tokens take {1e3 * sent['DeepEP'].at(16384):.2f} ms, {sent['DeepEP'].at(16384) / floor[16384]:.1f} times as long as their bytes. "
         f"32 tokens take {1e6 * sent['DeepEP'].at(32):.0f} µs, because counts come first, as in your layer. The kernels for low "
         f"latency reserve room for the most rows, so nobody waits for counts: {1e6 * sent['DeepEP, low latency'].at(32):.0f} µs. ({sent['DeepEP'].source})"
     )
@@ -1596,12 +1597,16 @@ if parts := together(*REFERENCE, library=REFERENCE):
 # %% [markdown]
 # ## In practice
 #
-# With PyTorch's DTensor you name the cuts: `parallelize_module(model, mesh, {"mlp.up": ColwiseParallel(), "mlp.down":
-# RowwiseParallel()})`. Megatron-LM has flags: `--tensor-model-parallel-size 8`, `--sequence-parallel`,
-# `--expert-model-parallel-size 8`, `--moe-router-topk 2`, `--moe-expert-capacity-factor 1.25`. vLLM serves with
-# `--tensor-parallel-size` and `--enable-expert-parallel`. Dedicated libraries, such as DeepEP, do the all-to-alls of
-# large mixtures. The last cell trains the course's GPT for 3 steps, once in one process and once cut over 4 ranks
-# with such a plan.
+# In PyTorch you name the cuts: `parallelize_module(model, mesh, {"mlp.up": ColwiseParallel(), "mlp.down":
+# RowwiseParallel()})`. Elsewhere:
+#
+# | | Megatron-Core 0.19 | vLLM 0.33 | SGLang 0.5.23 |
+# |---|---|---|---|
+# | tensor | `--tensor-model-parallel-size` | `--tensor-parallel-size` | `--tp-size` |
+# | experts | `--expert-model-parallel-size` | `--enable-expert-parallel` | `--ep-size` |
+# | all-to-all | `--moe-token-dispatcher-type` | `--all2all-backend` | `--moe-a2a-backend` |
+#
+# The last cell trains the course's GPT in one process and on 4 ranks.
 #
 # ## What to remember
 #

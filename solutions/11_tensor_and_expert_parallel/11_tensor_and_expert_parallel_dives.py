@@ -276,13 +276,14 @@ with reveal("copies"):
 # is an expert with more tokens than a rank's share: only copies can divide it. The plan is made from counts of the past, so it
 # is as good as the past predicts the next batch.
 #
-# In vLLM this is `--enable-eplb`, with `num_redundant_experts`; its documentation has DeepSeek-R1's 256 experts and 32
+# In vLLM and SGLang this is `--enable-eplb`, in vLLM with `num_redundant_experts`; its documentation has DeepSeek-R1's 256 experts and 32
 # copies on 32 ranks, 9 experts each (v0.26, read in November 2026). The explorer starts at these numbers.
 #
 # ## Two half batches hide each other's messages
 #
-# Dispatch and combine must be waited for, so a layer has three parts one after the other: there, compute, back. If the batch is
-# cut in two, one half can travel while the other is computed. vLLM calls it dual batch overlap (`--enable-dbo`). The next cell has 4 ranks; a whole batch takes
+# A layer has to wait for its dispatch and for its combine, so it has three parts in sequence: send, compute, send back. If
+# the batch is cut in two, one half can travel while the other is computed. vLLM calls it dual batch overlap
+# (`--enable-dbo`), SGLang two-batch overlap (`--enable-two-batch-overlap`). The next cell has 4 ranks; a whole batch takes
 # 200 µs to compute, and an all-to-all of a half about 60 µs.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
@@ -341,13 +342,13 @@ with reveal("halves"):
     show.figure(gantt(halves[True, 1.0], most_arrows=0), "only the first dispatch and the last combine are not hidden")
 
 # %% [markdown]
-# The overlap hides messages, not a busy rank: with an expert that has half as much again to do, everybody waits for it in every half.
-# So copies come first, and overlap second. Simulators that assume balanced experts miss just this.
+# The overlap hides messages, not a busy rank: if one rank has half as much again to compute, all others wait for it in
+# both halves. So copies come first, and overlap second. Simulators that assume balanced experts miss exactly this.
 #
 # ## Sequence parallelism: the same bytes, less memory
 #
 # Outside of the cut regions every rank holds the same activations: the residual stream, and what norms save for their
-# backward pass. **Sequence parallelism** (Korthikanti et al. 2022) cuts these along the tokens. A region then begins with an
+# backward pass. **Sequence parallelism** (Korthikanti et al. 2022; `--sequence-parallel` in Megatron-Core) cuts these along the tokens. A region then begins with an
 # all-gather of the tokens, and it ends with a reduce-scatter in place of the all-reduce. An all-reduce *is* a
 # reduce-scatter and an all-gather (lab 08), so the bytes are the same.
 #
@@ -568,8 +569,8 @@ explore(draw_ring_work, order=["contiguous", "zigzag"], ranks=[4, 8])
 # %% [markdown]
 # ### A million tokens
 #
-# Take Llama 3 8B and a sequence of 2²⁰ tokens. In each step of the ring a rank multiplies its c queries with c keys, and
-# meanwhile the next c keys and values travel. With zig-zag order it sees half of the pairs, so a step computes
+# Take Llama 3 8B and a sequence of 2²⁰ tokens, of which each rank has c. In each step of the ring a rank multiplies its c
+# queries with c keys, and meanwhile the next c keys and values travel. With zig-zag order it sees half of the pairs, so a step computes
 # 2 · c² · width FLOPs and moves 2 · c · kv_width numbers of 2 bytes. The work grows with c², the bytes with c: if every
 # rank has enough tokens, the ring is hidden. Setting both times equal gives c = 2 · kv_width · R / (width · β), for a GPU
 # of R FLOP/s and a port of β bytes/s.
@@ -608,8 +609,9 @@ with reveal("million"):
     )
 
 # %% [markdown]
-# The bytes per rank hardly depend on the number of ranks, since all keys pass every rank. What more ranks divide is memory and
-# work. At the GPU's peak a rank needs about 10,000 tokens behind a network port; real kernels compute more slowly, so fewer are enough.
+# The bytes per rank hardly depend on the number of ranks, since every rank receives all keys and values. More ranks divide
+# the memory and the work, but not the bytes. At the GPU's peak a rank needs about 10,000 tokens to hide a network port;
+# real kernels compute more slowly, so fewer are enough.
 #
 # ## What to remember
 #

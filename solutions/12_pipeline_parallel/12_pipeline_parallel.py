@@ -1442,10 +1442,15 @@ if parts := together(*PIECES, library={"one_f_one_b": library_rows}):
 # `torch.distributed.pipelining` has what you have built: `PipelineStage` wraps a rank's layers, and a schedule class,
 # such as `Schedule1F1B` or `ScheduleInterleavedZeroBubble`, runs microbatches through it; its schedules are lists of
 # actions too. The last cell runs two steps of it on the virtual cluster. Before the first step it runs a forward and
-# a backward to find out the shapes of the activations. The second takes as long as a simulation says. Megatron-LM has
-# `--pipeline-model-parallel-size`, and `--num-layers-per-virtual-pipeline-stage` for the interleaved schedule of the
-# dives. Pipelines send little, an activation and a gradient per microbatch and boundary, so they can span nodes,
-# while tensor parallelism stays inside one.
+# a backward to find out the shapes of the activations. The second takes as long as a simulation says. Pipelines
+# send little, an activation and a gradient per microbatch and boundary, so they can span nodes, while tensor parallelism
+# stays inside one.
+#
+# | | Megatron-Core 0.19 | TorchTitan 0.3 |
+# |---|---|---|
+# | stages | `--pipeline-model-parallel-size` | `--parallelism.pipeline_parallel_degree` |
+# | schedule | 1F1B; interleaved (dives) with `--num-layers-per-virtual-pipeline-stage` | `--parallelism.pipeline_parallel_schedule` |
+# | balance | `--pipeline-model-parallel-layout` | `--parallelism.module_fqns_per_model_part` |
 #
 # ## What to remember
 #

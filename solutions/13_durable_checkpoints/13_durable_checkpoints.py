@@ -1608,7 +1608,8 @@ if parts := together("replace_file", "save_step", "newest_whole", "BackgroundSav
 # ## In practice
 #
 # `torch.distributed.checkpoint` (DCP) saves sharded states and loads them on other numbers of ranks; `async_save`
-# stages them, in pinned memory if asked. torchdata's `StatefulDataLoader` keeps its position in its `state_dict()`.
+# stages them, in pinned memory if asked (Megatron-Core 0.19: `--async-save`; TorchTitan 0.3: `--checkpoint.async_mode`).
+# torchdata's `StatefulDataLoader` keeps its position in its `state_dict()`.
 # Frameworks add the pointer: Megatron-LM's `latest_checkpointed_iteration.txt`, DeepSpeed's `latest`. The last cell
 # saves a small state over another one with four savers, as the course's benchmarks do, and loads states that a power
 # cut may leave: the extreme ones and a sample of the others.

@@ -1406,7 +1406,8 @@ if parts := together("train", "who_hangs"):
 # `torchrun --max-restarts 3 --nnodes 6:8` starts all workers again when one dies, on 6 to 8 nodes; your program must
 # load its last save. With `--requeue`, Slurm puts a job back into the queue after a node failure or a preemption.
 # Before a planned end (a spot machine is taken back, a time limit is reached) a program can get a SIGTERM and some
-# seconds of grace, enough for a short save. torchft goes on without a restart. For hangs, torch keeps a flight
+# seconds of grace, enough for a short save. torchft goes on without a restart (dives); TorchTitan 0.3 has it as
+# an experiment, `--fault_tolerance.enable`. For hangs, torch keeps a flight
 # recorder (`TORCH_FR_BUFFER_SIZE`). The last cell sends SIGTERM to one of three ranks, and all leave after the same
 # step. The dives kill a worker of torchrun for real.
 #

@@ -10,14 +10,14 @@
 #     name: python3
 #   threeloops:
 #     title: What does a failure cost? Deep dives
-#     minutes: 65
+#     minutes: 75
 # ---
 
 # %% [markdown]
 # # What does a failure cost? Deep dives
 #
 # These sections are complete and ungraded, and can be read in any order: a worker of torchrun that is killed for real, an end that
-# is announced, sharded states and the memory of a peer, regions that meet rarely, how many spares to pay for, silent corruption, a canary, and failures
+# is announced, sharded states and the memory of a peer, groups that leave and come back, regions that meet rarely, how many spares to pay for, silent corruption, a canary, and failures
 # that do not come at a constant rate.
 #
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
@@ -60,6 +60,8 @@ from threeloops.training.elastic.recovery import (
     GuardedOptimizer,
     Members,
     PeerMemory,
+    ReplicaGroups,
+    recovery_seconds,
     run_with_restarts,
     train_through_losses,
 )
@@ -316,6 +318,107 @@ with tempfile.TemporaryDirectory() as place:
     )
 print(f"three ranks go on in the same processes: {run.seconds:.2f} s for 10 steps")
 print(f"three new ranks go on from step {second.run.results[0]}: {second.end:.2f} s")
+
+# %% [markdown]
+# ## Groups that leave and come back
+#
+# If the model is trained in several copies, a survivor already has all that is needed. **torchft** builds on this. A *replica
+# group* holds one copy, cut over its ranks. Before each step a server says which groups send heartbeats, and the
+# gradients are averaged over those. If a group dies, the step in flight does not count; the others take the next one
+# without it. A new group gets the weights from one that trains, and joins.
+#
+# `ReplicaGroups` does the same on the virtual cluster, with a timeout in place of heartbeats. Here four groups have two
+# ranks each. Group 2, a machine, dies 1.4 s after the start. In the third run a
+# new group 4, which needs 4 s to start, gets the state before step 12.
+
+# %% tags=["demo"]
+predict(
+    "groups",
+    "20 steps of 0.26 s. Group 2 dies in the sixth, and ranks that wait for it give up after 2 s. By how many seconds is the job longer?",
+    unit="s",
+)
+
+
+# %% tags=["demo"]
+def gradient_of(weights, rank, number):
+    inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(1000 * rank + number), dtype=torch.float64)
+    return inputs.T @ (inputs @ weights - inputs.sum(1)) / len(inputs)
+
+
+def train_in_groups(steps=20, joins=None):
+    """SGD by ranks that each hold half of the weights. Group 4 joins before step `joins`, if at all."""
+    replicas = ReplicaGroups(2, present=(0, 1, 2, 3))
+    part, number, taken = torch.zeros(3, dtype=torch.float64), 0, []
+    if replicas.number == 4:
+        if joins is None:
+            return None
+        compute(4.0, "start")
+        replicas.present = (0, 1, 3)  # torchft's server tells a new group who is there
+        state = torch.empty(4, dtype=torch.float64)
+        replicas.join(4, state)
+        part, number = state[:3].clone(), int(state[3])
+    while number < steps:
+        if number == joins and 4 not in replicas.present:
+            replicas.join(4, torch.cat([part, torch.tensor([float(number)])]))
+        compute(0.25, f"step {number}")
+        whole, mine = torch.empty(6, dtype=torch.float64), torch.empty(3, dtype=torch.float64)
+        dist.all_gather_into_tensor(whole, part, group=replicas.group)
+        dist.reduce_scatter_tensor(mine, gradient_of(whole, dist.get_rank(), number) / 2, group=replicas.group)
+        if replicas.average(mine):  # otherwise the step is taken again, by the groups that are left
+            part -= 0.1 * mine
+            taken.append(replicas.present)
+            number += 1
+    return part, taken
+
+
+def alone(taken):
+    """Weights of one process that sees, in each step, the examples of the groups that were there."""
+    weights = torch.zeros(6, dtype=torch.float64)
+    for number, groups in enumerate(taken):
+        ranks = [2 * group + place for group in groups for place in (0, 1)]
+        weights = weights - 0.1 * sum(gradient_of(weights, rank, number) for rank in ranks) / len(ranks)
+    return weights
+
+
+# %% tags=["demo"] jupyter={"source_hidden": true}
+DEATH, TIMEOUT, NEW_START = 1.4, 2.0, 4.0
+dies = [RankDies(4, DEATH), RankDies(5, DEATH)]
+machines = uniform(10, 1 / 1024, 1e6)
+runs = {
+    "nobody dies": Cluster(machines, timeout=TIMEOUT).run(train_in_groups),
+    "group 2 dies, the others go on": Cluster(machines, dies, timeout=TIMEOUT).run(train_in_groups),
+    "group 4 joins before step 12": Cluster(machines, dies, timeout=TIMEOUT).run(train_in_groups, 20, 12),
+}
+calm = runs["nobody dies"].seconds
+with reveal("groups"):
+    longer = runs["group 2 dies, the others go on"].seconds - calm
+    show.against_prediction("groups", round(longer, 2), unit="s", source="counted on the virtual cluster")
+    rows = []
+    for name, run in runs.items():
+        taken = run.results[0][1]
+        apart = float((torch.cat([run.results[0][0], run.results[1][0]]) - alone(taken)).abs().max())
+        assert apart < 1e-12
+        rows.append((name, f"{run.seconds:.2f} s", f"{16 * sum(map(len, taken)):,}", f"{apart:.0e}" if apart else "0"))
+    saved = 4 * calm / 20  # the last save is that after step 4, of every fourth
+    restarted = calm + recovery_seconds(DEATH, saved, detect=TIMEOUT, restart=NEW_START, load=0)
+    rows.append(("all start again, with saves every 4 steps", f"{restarted:.2f} s", "1,280", "—"))
+    show.table(
+        rows,
+        header=("20 steps", "virtual time", "examples used", "weights differ from one process by"),
+        caption=f"Restart: {TIMEOUT:.0f} s until it is noticed, {NEW_START:.0f} s to start, saving and loading are free",
+    )
+    term("replica group")
+
+# %% [markdown]
+# A death costs the survivors the step in flight and the time until it is noticed. They repeat no finished step and load no
+# file. From then on a step has three quarters of the examples, so it is not the same step of SGD: the batch is a quarter smaller,
+# and the learning rate has not changed. torchft's other mode, `FIXED_WITH_SPARES`, always averages over the same number of
+# groups and lets the rest contribute zeros, so all steps are alike, and the spares are paid for. The examples of a dead group
+# are skipped: the documentation of torchft's `DistributedSampler` calls it lossy.
+#
+# The group is also the unit of loss: one broken GPU takes its group along, so large groups lose more at once, and
+# the model must fit into a group. Joining costs the transfer of one state, part by part from rank to rank, of which the others
+# notice only what delays the giver.
 
 # %% [markdown]
 # ## Regions that meet rarely

@@ -99,7 +99,7 @@ def number_in(value):
 
 
 def cause_of(got, expected, slips, rtol=1e-4, atol=1e-5):
-    """The first of `slips`, which map causes to the value or values that they give, that gave this; "" if none did."""
+    """Return the first cause whose value was given, or "". `slips` maps causes to the value or values that they give."""
 
     def near(value):
         if isinstance(value, list):
@@ -975,8 +975,8 @@ if parts := together("decode_step"):
         )
         print(
             f"64 sequences reach {100 * floors['64 sequences'][8192] / grouped[64].at(8192):.0f}% of the bandwidth. One sequence needs "
-            f"{1e6 * grouped[1].at(8192):.1f} µs where its bytes need {1e6 * floors['1 sequence'][8192]:.1f}, since any call takes about "
-            f"{1e6 * grouped[1].at(64):.0f}. (Its 34 MB fit into the L2 cache, and the same call was timed again and again: in a model it is slower.)"
+            f"{1e6 * grouped[1].at(8192):.1f} µs where its bytes need {1e6 * floors['1 sequence'][8192]:.1f}, since even a call with 64 tokens takes "
+            f"{1e6 * grouped[1].at(64):.0f} µs. (Its 34 MB fit into the L2 cache, and the same call was timed again and again: in a model it is slower.)"
         )
         print(
             f"Latent attention reads {2048 / 576:.1f} times fewer bytes, but 128 heads share them: 2 · 128 · (576 + 512) FLOPs for 1,152 bytes "
@@ -2122,8 +2122,8 @@ with check("accept", "what is drawn in the end", part="distribution", hidden="ot
         share, keeps = float((kept > last).sum()) / total, float(torch.minimum(draft[last], model[last]).sum())
         check.true(
             abs(share - keeps) < 4 * (keeps * (1 - keeps) / total) ** 0.5,
-            f"of the last guesses, the share {share:.3f} is kept in {total:,} runs, expected {keeps:.3f}: the sum of the "
-            "smaller of both probabilities",
+            f"of the last guesses, the share {share:.3f} is kept in {total:,} runs, expected {keeps:.3f}, the sum of "
+            "min(p, q) over all tokens",
         )
         expected = [total * float(p) for p in model[last]]
         chi = sum((got - wanted) ** 2 / wanted for got, wanted in zip(counts, expected, strict=True))
@@ -2158,7 +2158,7 @@ from threeloops.product.decode import expected_speedup, expected_tokens
 
 show.figure(
     decoding.draw_guess([0.5, 0.3, 0.2], [0.2, 0.5, 0.3], 0),
-    "the worked example: where q and p overlap, guesses are kept; what q has too much is rejected, and drawn from what p has more",
+    "the worked example: where q and p overlap, guesses are kept; where q exceeds p, they are rejected, and redrawn where p exceeds q",
 )
 show.against_prediction("speculation", round(expected_tokens(0.7, 4), 2), source="1 + 0.7 + 0.7² + 0.7³ + 0.7⁴")
 from threeloops.product.trained import standard_library, trained
@@ -2227,7 +2227,7 @@ debrief(
 
 # %% tags=["demo"]
 class Layer:
-    """What a layer of the GPT asks of a cache, answered by your attention."""
+    """A cache for one layer of the GPT, made of your attention."""
 
     def __init__(self, attention):
         self.attention = attention
@@ -2399,12 +2399,12 @@ if parts := together(*PIECES, library={"accept": normalised}):
 #
 # Names change between versions, so look at `--help`.
 #
-# | section | vLLM | SGLang |
+# | section | vLLM 0.33 | SGLang 0.5.23 |
 # |---|---|---|
 # | 2, batch | `--max-num-seqs` | `--max-running-requests` |
 # | 3, blocks | `--block-size`, `--gpu-memory-utilization` | `--page-size`, `--mem-fraction-static` |
 # | 8-bit cache | `--kv-cache-dtype fp8` | `--kv-cache-dtype fp8_e4m3` |
-# | 5, weights | read from the checkpoint's configuration; `--quantization awq` would force a slower kernel | the same |
+# | 5, weights | read from the checkpoint's configuration | the same |
 # | 6, guesses | `--speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'` | `--speculative-algorithm EAGLE` |
 #
 # ## What to remember

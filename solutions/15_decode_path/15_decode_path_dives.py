@@ -305,7 +305,7 @@ with reveal("expand"):
 # compute-friendly and the data-movement-friendly approach). Absorbed decoding does 4.3 times the arithmetic of GQA for
 # 28% of the bytes, which brings it from far below an H100's ridge point close to it.
 #
-# What it does not like is tensor parallelism: all heads need the whole latent, so each GPU keeps a copy. Split over 8
+# Its weak point is tensor parallelism: all heads need the whole latent, so each GPU keeps a copy. Split over 8
 # GPUs, 8 key-value heads take 512 bytes per GPU, token and layer, and the latent 1,152. So servers often
 # split such attention by sequences instead ([SGLang: DP
 # attention](https://docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide)).
@@ -603,7 +603,7 @@ with reveal("features"):
     show.table(
         [(count, result.passes, f"{result.acceptance:.0%}") for count, result in guessed.items()],
         header=("guesses per pass", "passes for 60 tokens", "accepted"),
-        caption="Greedy decoding with the extra layer gives the same 60 tokens as without; 59 passes then follow the prompt's",
+        caption="Greedy decoding gives the same 60 tokens without the extra layer, but takes 59 passes after the one over the prompt",
     )
 audit(
     "dec-8",
@@ -622,8 +622,8 @@ audit(
 #
 # ## Answers that follow a grammar
 #
-# To make an answer follow a JSON schema or a regular expression, the engine sets the logits of tokens that may not come next
-# to −∞. What is left is renormalised: each allowed token keeps its probability, divided by the sum of the allowed ones.
+# To make an answer follow a JSON schema or a regular expression, the engine sets the logits of all forbidden next tokens
+# to −∞. The rest is renormalised: each allowed token keeps its probability, divided by the sum of the allowed ones.
 # Here a function's return type must be one of five.
 
 # %% tags=["demo"]
@@ -678,9 +678,9 @@ with reveal("masked"):
     )
 
 # %% [markdown]
-# Each step is exact, and the answers still differ from the model's. A mask looks one token ahead. An `s` or an `i` counts
-# with everything that the model would write after it, also words that are not allowed. After the `s` only `str` is left, so
-# it inherits all of that. [Grammar-aligned decoding](https://arxiv.org/abs/2405.21047) (2024) is about this difference. In
+# Each step is exact, and the answers still differ from the model's. A mask looks one token ahead. So an `s` or an `i` has the
+# probability of everything that the model would write after it, including words that are not allowed. After the `s` only
+# `str` is left, and inherits all of that. [Grammar-aligned decoding](https://arxiv.org/abs/2405.21047) (2024) is about this difference. In
 # practice: ask for the format in the prompt as well, so that the mask has little to remove.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}

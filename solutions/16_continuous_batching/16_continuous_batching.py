@@ -108,12 +108,12 @@ WORKLOADS = [
 ]
 
 
-# What the test cells share: a replay of requests in virtual time, and what surrounds each decision in it.
+# Shared by the test cells: a replay of requests in virtual time, and the code around each decision in it.
 
 
 @dataclass(eq=False)
 class Served:
-    """A request in a replay. Of its prompt and the tokens that it has got, `computed` are in the cache."""
+    """A request in a replay. `computed` counts the tokens, of its prompt and its answer so far, that are in the cache."""
 
     name: str
     arrival: float
@@ -193,7 +193,7 @@ def require_ends(got, milliseconds, case):
 
 
 def beyond(seconds, limit):
-    """Whether a limit is missed. A sum of steps may be off by rounding, which misses none."""
+    """Tell whether a limit is missed by more than the rounding of a sum of steps."""
     return seconds > limit * (1 + 1e-9)
 
 
@@ -228,7 +228,7 @@ def admitting(admit, seats, blocks, budget):
 
 
 def require(condition, message):
-    """`check.true` that counts only what fails: a replay asks thousands of times."""
+    """Call `check.true` only for failures, because a replay has thousands of conditions."""
     if not condition:
         check.true(False, message)
 
@@ -277,7 +277,7 @@ def making_room(make_room, seats, blocks):
 
 
 def results_of(found):
-    """Tables, free blocks and preempted requests as data of our own: an iterator can be read only once."""
+    """Copy tables, free blocks and preempted requests, because an iterator can be read only once."""
     check.equal(len(found), 3, what="number of results")
     tables, free, preempted = found
     return {name: list(table) for name, table in tables.items()}, list(free), [tuple(each) for each in preempted]
@@ -333,7 +333,7 @@ def filling(fill_step, seats, budget):
 
 
 def require_chunks(found, given, budget):
-    """Sound chunks, and no request left out that should be in."""
+    """Check that each chunk is valid, and that all together stay within the budget."""
     case = f"running (name, computed, tokens): {given}, budget {budget}"
     at = {name: (computed, length) for name, computed, length in given}
     names = [name for name, _, _, _ in found]
@@ -619,7 +619,7 @@ with check("step_seconds", "steps that only decode", part="decode", hidden="othe
             "the keys and values of a new token are written and also read: this has one of the two": 0.0048152453731,
             "the cached keys and values are read, too": 0.004776158529,
             "this is the time of the weights alone: the keys and values add to it": 0.004776119403,
-            "a token has a key and a value: this is the half": 0.004795701951,
+            "a token has a key and a value: this counts only one of them": 0.004795701951,
             "keys have kv_width elements per layer, not width": 0.0049327797875,
             "this is the sum of the two times: a step takes the longer": 0.0048319858211,
             "this is the time of the arithmetic; the bytes take longer": 1.6701322013e-05,
@@ -638,7 +638,7 @@ with check("step_seconds", "steps that only decode", part="decode", hidden="othe
             "the keys and values of a new token are written and also read: this has one of the two": 0.0049718275057,
             "the cached keys and values are read, too": 0.0047762367809,
             "this is the time of the weights alone: the keys and values add to it": 0.004776119403,
-            "a token has a key and a value: this is the half": 0.0048740321433,
+            "a token has a key and a value: this counts only one of them": 0.0048740321433,
             "keys have kv_width elements per layer, not width": 0.0055594213254,
             "this is the sum of the two times: a step takes the longer": 0.0050231097194,
             "this is the time of the arithmetic; the bytes take longer": 5.1164835836e-05,
@@ -658,7 +658,7 @@ with check("step_seconds", "steps that only decode", part="decode", hidden="othe
             "the keys and values of a new token are written and also read: this has one of the two": 0.005034350806,
             "the cached keys and values are read, too": 0.0047995949851,
             "this is the time of the weights alone: the keys and values add to it": 0.004776119403,
-            "a token has a key and a value: this is the half": 0.0049169728955,
+            "a token has a key and a value: this counts only one of them": 0.0049169728955,
             "keys have kv_width elements per layer, not width": 0.0059029473433,
             "this is the sum of the two times: a step takes the longer": 0.014764173973,
             "this is the time of the bytes; the arithmetic takes longer": 0.0050578263881,
@@ -906,10 +906,10 @@ if parts := together("step_seconds"):
             "measured times per output token by the number of requests, and two lines from your step_seconds",
         )
         print(
-            "While a request writes 512 tokens, each of the other 63 passes its prompt once, in one of the 512 steps. That raises "
-            f"{1e3 * decode[64]:.1f} ms to {1e3 * with_prompts[64]:.1f}. Measured are {real.at(64) / with_prompts[64]:.1f} times as much, and with 8 "
-            f"or 128 requests {real.at(8) / with_prompts[8]:.1f} and {real.at(128) / with_prompts[128]:.1f} times. So the model says what grows and "
-            "why. The factor stands for kernels that stay below the sheet's rates, and for the engine's work between steps."
+            "While a request writes 512 tokens, the prompt of each of the other 63 is computed once, in one of the 512 steps. That raises "
+            f"{1e3 * decode[64]:.1f} ms to {1e3 * with_prompts[64]:.1f} ms. The measured time is {real.at(64) / with_prompts[64]:.1f} times that, and with 8 "
+            f"or 128 requests {real.at(8) / with_prompts[8]:.1f} or {real.at(128) / with_prompts[128]:.1f} times. So the model says what grows and "
+            "why. The factor stands for kernels that stay below the data sheet's rates, and for the engine's work between steps."
         )
 
 # %% [markdown]
@@ -1141,7 +1141,7 @@ with reveal("policies"):
 
 
 def first_tokens(name):
-    """Median TTFT in seconds where only 4 requests come per second."""
+    """Median TTFT in seconds if only 4 requests come per second."""
     few_requests = make_trace(poisson(4.0, 2), 60, uniform(50, 400), uniform(20, 800), seed=2)
     run = on_h100(replace(POLICIES[name], max_running=32, token_budget=512, prefix_cache=False), few_requests)
     return measure_replay(run.requests).ttft.p50
@@ -1843,7 +1843,7 @@ with check("find_prefix", "the longest hit", part="hits", hidden="other prompts"
     ### BEGIN HIDDEN TESTS
 
     def blocks_of(prompts, size, forget=()):
-        """Return the blocks that each prompt should find. Tokens up to the end of a block stand for its key."""
+        """Return the blocks that each prompt should find. The key of a block is here the salt and all tokens up to its end."""
         cache, numbers, found = {}, 0, []
         for prompt in prompts:
             keys = [(prompt.salt, prompt.tokens[:end]) for end in range(size, len(prompt.tokens) + 1, size)]
@@ -2112,15 +2112,15 @@ if parts := together("make_room", "fill_step", "find_prefix"):
 #
 # vLLM and SGLang schedule in similar ways. Their names for the limits:
 #
-# | here | vLLM | SGLang |
+# | here | vLLM 0.33 | SGLang 0.5.23 |
 # |---|---|---|
 # | seats | `--max-num-seqs` | `--max-running-requests` |
 # | budget of a step | `--max-num-batched-tokens` | `--chunked-prefill-size`, with `--enable-mixed-chunk` |
 # | blocks | `--gpu-memory-utilization`, `--block-size` | `--mem-fraction-static`, `--page-size` |
 # | prefix cache | `--no-enable-prefix-caching` turns it off | `--disable-radix-cache` turns it off |
-# | order | `--scheduling-policy priority` | `--schedule-policy lpm`, `fcfs` |
+# | order | `--scheduling-policy priority` | `--schedule-policy lpm` |
 #
-# Without that flag, SGLang's chunks get their own steps.
+# Without `--enable-mixed-chunk`, SGLang computes chunks in steps of their own.
 #
 # ## What to remember
 #
@@ -2141,8 +2141,8 @@ if parts := together("make_room", "fill_step", "find_prefix"):
 # %% [markdown] nbgrader={"grade": false, "grade_id": "reflection", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # First I look at the steps behind the long gaps: their prompt tokens, keys and preemptions.
 # If prompts make them long, I lower the token budget until a full step is shorter than the limit. I watch the P99 of
-# the TTFT, because long prompts then take more steps. If keys or preemptions do, I take fewer seats, and requests wait
-# in the queue instead. If the TTFT then misses its limit, I add a replica.
+# the TTFT, because long prompts then take more steps. If keys or preemptions make them long, I take fewer seats, and
+# requests wait in the queue instead. If the TTFT then misses its limit, I add a replica.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 term("continuous batching")

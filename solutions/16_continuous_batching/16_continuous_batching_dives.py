@@ -131,8 +131,8 @@ with reveal("aging"):
 #
 # First come, first served is unfair between *clients*: a client that sends ten times as many requests gets ten times as
 # much service. The **virtual token counter** (Sheng et al., 2024) counts the tokens that each client was served, those
-# of answers twice, and admits the client with the smallest count. Staying away saves up no service: a client that
-# returns starts no lower than the smallest count of those that wait.
+# of answers twice, and admits the client with the smallest count. A client cannot save up service by staying away: when
+# it returns, its count starts no lower than the smallest among the clients that wait.
 #
 # One client sends 270 requests in 10 seconds, the other 30. The table compares how long each waits.
 
@@ -218,8 +218,8 @@ with reveal("worst"):
     show.figure(plot, "The share of requests that meet the SLO against the rate, for four policies")
 
 # %% [markdown]
-# A static batch waits until it is full. That takes longest at a low rate, so static is the worst policy there, and
-# dynamic batching starts an incomplete batch after a maximum delay.
+# A static batch waits until it is full. That takes longest at a low rate, so static batching is the worst policy there.
+# Dynamic batching avoids this wait: it starts an incomplete batch after a maximum delay.
 #
 # ## Speculation in a batch
 #
@@ -339,7 +339,7 @@ with reveal("cancelled"):
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 def tiny_model():
-    """Not trained, because its text does not matter here: `trained("tiny")` of threeloops.product.trained takes as long."""
+    """Return a tiny GPT without training, because only its speed matters, and a trained one takes as long per step."""
     torch.manual_seed(0)
     return GPT(GPTConfig.tiny(max_sequence=512)).eval()
 
@@ -382,7 +382,7 @@ show.busy_notice()
 # %% [markdown]
 # ## What serving systems call it
 #
-# | here | vLLM | SGLang | TensorRT-LLM | TGI | Triton Inference Server |
+# | here | vLLM 0.33 | SGLang 0.5.23 | TensorRT-LLM | TGI | Triton Inference Server |
 # |---|---|---|---|---|---|
 # | static, dynamic | — | — | `STATIC_BATCH` (legacy) | — | `dynamic_batching` with `max_queue_delay_microseconds` |
 # | continuous | always | always | in-flight batching | always | by its backend (TensorRT-LLM, vLLM) |

@@ -1730,7 +1730,7 @@ if pieces := together("percentile", "TokenBucket", "admit", "stream", "status", 
 #
 # The same things in the course's service, and in two that are used at work:
 #
-# | here | course (`threeloops serve`) | vLLM | SGLang |
+# | here | course (`threeloops serve`) | vLLM 0.33 | SGLang 0.5.23 |
 # |---|---|---|---|
 # | keys | `keys_file`, with limits per client | `--api-key` | `--api-key` |
 # | seats | `max_running` | `--max-num-seqs` | `--max-running-requests` |

@@ -198,7 +198,7 @@ def kubelet(probes, answers, seconds):
     """What happens to a replica, as [(second, "ready" | "unready" | "restart")].
 
     `answers(path, age, now)` is how many seconds a 200 takes, or infinity if none comes; `age` counts from the last start.
-    Until the startup probe has succeeded, the others are not asked. A startup or liveness probe that acts restarts.
+    Until the startup probe has succeeded, the others are not asked. If a startup or liveness probe acts, it restarts.
     """
     events, begun_at, ready, started, failed = [], 0, False, probes.startup is None, {}
     for now in range(seconds):
@@ -226,7 +226,7 @@ def restarts(events):
 
 
 def has(value, names, what):
-    """Whether an answer is of the right kind: a message that says so is better than an AttributeError."""
+    """Check that an answer has these fields, because a clear message is better than an AttributeError."""
     check.true(all(hasattr(value, name) for name in names), f"{what}; it has no {', '.join(names)}")
     return value
 
@@ -886,8 +886,8 @@ debrief(
     fleet must be able to serve the whole burst with what is there. The free seats are the price of the slow start. A faster
     start helps only once it comes near the time that users would wait, as the left end of the curves shows.
 
-    Real bursts have ramps. What counts then is the growth of demand within one lead time, so a shorter start also makes the
-    burst smaller that has to be borne. Move the cold start in the explorer: at 15 s a target of 75% serves this day, at 240 s
+    Real bursts have ramps. What counts then is the growth of demand within one lead time, so a shorter start also makes
+    the burst that has to be borne smaller. Move the cold start in the explorer: at 15 s a target of 75% serves this day, at 240 s
     it does not. The tall spikes are replicas that are ordered for the queue: most of them are ready only when it is nearly
     empty.""",
     parts=("burst", "edges"),
@@ -1305,8 +1305,8 @@ debrief(
 # %% [markdown]
 # ## 6 · What a million tokens cost
 #
-# Replicas are paid from the moment they are ordered, whether they load, wait or answer. Users get only the tokens of
-# answers that reach them. The quotient is what the service costs.
+# Replicas are paid for once they are ordered, whether they load, wait or answer. Users get only the tokens of answers
+# that reach them. The quotient is what the service costs.
 #
 # *Worked example.* Two replicas run from second 0, three from 600, and one from 3,000 to the end at 3,600. That is 2 ·
 # 600 + 3 · 2,400 + 1 · 600 = 9,000 replica-seconds. At $2.50 per replica-hour they cost $6.25. Request `a` was answered
@@ -1531,6 +1531,88 @@ debrief(
     parts=("replicas", "tokens"),
 )
 
+from threeloops.hardware import accelerator
+from threeloops.hardware.measured import MEASURED_BY
+from threeloops.lab.drawings.measured.series import Series, draw_floors
+from threeloops.lab.drawings.measured.serving import all_reduce_seconds, modelled_per_token, per_token
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching import RooflineCost
+
+LLAMA = GPTConfig(128256, 32, 32, 8, 4096, 14336, 8192, tied_embeddings=False)
+FASTER = ("one large replica, at least twice", "one large replica, by less", "eight small replicas")
+steps = RooflineCost(LLAMA, accelerator("H100 SXM"))
+PROMPT, ANSWER = 2048, 512
+floors = {}
+floors["8 replicas of 1 GPU"] = {8 * n: modelled_per_token(steps, n, PROMPT, ANSWER) for n in (8, 16, 32, 64, 128)}
+floors["1 replica of 8 GPUs"] = {n: modelled_per_token(steps, n, PROMPT, ANSWER, gpus=8) for n in (8, 16, 32, 64, 128)}
+predict(
+    "cut",
+    "A real deployment: Llama-3.1-8B in 16 bits on eight H100s, prompts of 2,048 tokens, answers of 512. 128 requests run at all "
+    "times, 16 on each of eight small replicas, or all on one large replica that cuts each layer over its 8 GPUs (lab 11). By the "
+    "bytes and FLOPs of their steps (lab 16), small replicas need "
+    f"{1e3 * floors['8 replicas of 1 GPU'][128]:.1f} ms per output token, and the large one {1e3 * floors['1 replica of 8 GPUs'][128]:.1f}. "
+    "Which was faster when it was measured?",
+    options=FASTER,
+)
+if pieces := together("cost_per_million"):
+    one, eight = (per_token("H100 SXM", PROMPT, ANSWER, gpus=gpus) for gpus in (1, 8))
+    small = Series(tuple(8 * n for n in one.sizes), one.seconds, one.source)
+    times = {"8 replicas of 1 GPU": small, "1 replica of 8 GPUs": eight}
+    gain = small.at(128) / eight.at(128)
+    show.against_prediction("cut", FASTER[(gain < 2) + (gain < 1)], source=eight.source)
+
+    def exchanges(tokens):
+        """Seconds of the two all-reduces of each layer, between 8 GPUs."""
+        return 2 * LLAMA.layers * all_reduce_seconds("H100 SXM", 8, 2 * LLAMA.width * tokens)
+
+    with reveal("cut"):
+        tool = eight.source.split(", ")[1]
+        show.figure(
+            draw_floors(
+                times,
+                floors,
+                f"Llama-3.1-8B on 8 × H100, {tool}\ndots: measured by NVIDIA; lines: bytes and FLOPs",
+                "requests that run at all times",
+                (8, 16, 32, 64, 128, 256, 512, 1024),
+                named_at_start=("1 replica of 8 GPUs",),
+            ),
+            "times per output token by requests: one large replica is faster up to 64 requests, eight small ones from 128 on",
+        )
+        rows = []
+        for requests in (64, 128):
+            for name, gpus in (("8 replicas of 1 GPU", 1), ("1 replica of 8 GPUs", 8)):
+                each = requests * gpus // 8  # requests of a replica
+                added = exchanges if gpus == 8 else lambda tokens: 0.0
+                seconds = (
+                    floors[name][requests],
+                    modelled_per_token(steps, each, PROMPT, ANSWER, gpus, added),
+                    times[name].at(requests),
+                )
+                tokens = round(3600 * requests / seconds[-1])
+                dollars = pieces.cost_per_million([(0, 8)], 3600, [("all requests", tokens, True)], PRICE)
+                rows.append((requests, name, *(f"{1e3 * second:.1f}" for second in seconds), f"${dollars:.2f}"))
+        rest = 1e3 * (seconds[-1] - seconds[-2])
+        show.table(
+            rows,
+            header=(
+                "requests",
+                "eight H100s as",
+                "bytes and FLOPs (ms)",
+                "and all-reduces (ms)",
+                "measured (ms)",
+                "per million",
+            ),
+            caption=f"Dollars: your cost_per_million of the measured time, at ${PRICE:.2f} per GPU-hour. All-reduces: TensorRT-LLM 1.3.0rc20, 8 × H100 SXM. Both {MEASURED_BY}",
+        )
+        print(
+            f"A large replica reads an eighth of the weights per GPU, so by bytes alone it always wins. But each layer adds "
+            f"two all-reduces, {2 * LLAMA.layers} in a step: {1e3 * exchanges(128):.1f} ms for 128 tokens, and {1e3 * exchanges(128 + PROMPT - 1):.1f} ms if a prompt joins "
+            f"them. The model still lacks {rest:.1f} ms for 128 requests. It leaves out that smaller products stay farther below "
+            "the sheet's rates, and the engine's work between steps, which more GPUs do not shorten; the table does not say "
+            "how much each takes. So the large replica is faster and cheaper per token with 64 requests, and the small ones with "
+            "128. If one of those fails, it takes an eighth of the fleet, not all of it."
+        )
+
 # %% [markdown]
 # ## 7 · You run the fleet
 #
@@ -1709,11 +1791,8 @@ if pieces := together("desired", "settle", "target_for", "choose_probes", "retry
 from importlib.resources import files
 
 import yaml
-from threeloops.hardware import accelerator
 from threeloops.lab.drawings import draw_roll_over, roll_over
-from threeloops.models.gpt_config import GPTConfig
 from threeloops.product import fleet
-from threeloops.product.batching import RooflineCost
 from threeloops.product.loadgen import poisson, trace, uniform
 
 manifest = yaml.safe_load((files("threeloops.product.deploy") / "kubernetes/base/deployment.yaml").read_text())
@@ -1742,7 +1821,6 @@ show.table(
     caption="The probes of deploy/kubernetes/base/deployment.yaml, on a server whose port opens when the model is loaded",
 )
 
-LLAMA = GPTConfig(128256, 32, 32, 8, 4096, 14336, 8192, tied_embeddings=False)
 engine = fleet.shared_model(RooflineCost(LLAMA, accelerator("H100")), seats=32, prompt=200, output=100)
 load = trace(poisson(150.0, 3), 3000, uniform(100, 300), uniform(50, 150), seed=3)
 rows = []

@@ -22,7 +22,6 @@
 # *Grey bars are folded cells: run them with Shift+Enter; a click unfolds their code.*
 
 # %% tags=["setup"] jupyter={"source_hidden": true} nbgrader={"grade": false, "grade_id": "setup_dives", "locked": true, "schema_version": 3, "solution": false, "task": false}
-import heapq
 import shutil
 import subprocess
 from dataclasses import replace
@@ -33,7 +32,9 @@ import yaml
 from threeloops.hardware import accelerator
 from threeloops.lab import calibration, figure, palette, predict, progress, reveal, show, term
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.product.batching import CHUNKED, RooflineCost, StepShape
+from threeloops.product import disaggregated
+from threeloops.product.batching import CHUNKED, RooflineCost
+from threeloops.product.disaggregated import CacheShape, Deployment, Handover, Link, Pool
 from threeloops.product.fleet import (
     EngineModel,
     Fleet,
@@ -58,7 +59,7 @@ def percentile(values, percent):
 # ## How many per minute?
 #
 # A window says *whether* a fleet may shrink. A rate says how fast: at most so many replicas may be added or removed per *period*.
-# What was added uses up only what may be added, and what was removed only what may be removed.
+# The two limits are separate: an added replica does not reduce how many may be removed, or the other way round.
 #
 # *Worked example.* Nine replicas run and 3 are wanted. Two may be removed per minute, and one was removed 30 s ago, so one more may go:
 # 8 stay.
@@ -202,8 +203,8 @@ with reveal("routing"):
 #
 # A router cannot see a replica's cache. It guesses from what it has sent, which is right as long as all requests pass
 # through it and no replica restarts. When the number of replicas changes, it should not have to
-# guess anew for all prompts. So such routers use *rendezvous* hashing: adding or removing a replica moves only the keys of
-# that replica.
+# guess anew for all prompts. So such routers use *rendezvous* hashing: when a replica is added or removed, only the keys
+# that it gets or had move.
 
 # %% [markdown]
 # ## Prefill and decode on separate GPUs
@@ -216,73 +217,42 @@ with reveal("routing"):
 # The gaps become short and even. The price:
 #
 # - the keys and values have to move: 131,072 bytes per token for Llama-3-8B, so 0.5 GB for 4,000 tokens. That is 10 ms at
-#   50 GB/s and 0.4 s at 1.25 GB/s (10 Gbit/s);
+#   50 GB/s and 0.4 s at 1.25 GB/s (10 Gbit/s), and prompts share the link;
 # - the pools have fixed sizes, and the load has to fit their ratio. Otherwise one waits for the other;
 # - each GPU holds the weights for one kind of work only, so at a low load half of them are idle.
 #
-# The simulation below needs 50 lines: a heap of free prefill GPUs, and decode GPUs that make steps with whatever has
-# arrived.
+# The library simulates this (`threeloops.product.disaggregated`): every GPU is the engine of lab 16 in virtual time, and
+# each end of a link sends or receives one prompt's cache at a time.
+
 
 # %% tags=["demo"]
-KV_BYTES = 2 * 2 * LLAMA.layers * LLAMA.kv_heads * LLAMA.head_dim  # a key and a value per layer, 2 bytes per element
-
-
-def decode_pool(coming, seats=64):
-    """When each request's last token comes. `coming`: (arrival at this GPU, number, tokens in the cache, tokens left)."""
-    waiting, running, ends, now = sorted(coming)[::-1], [], {}, 0.0
-    while waiting or running:
-        if not running:
-            now = max(now, waiting[-1][0])
-        while waiting and waiting[-1][0] <= now and len(running) < seats:
-            running.append(list(waiting.pop()[1:]))
-        now += COST(StepShape(tuple((cached, 1, True) for _, cached, _ in running)))
-        for each in running:
-            each[1], each[2] = each[1] + 1, each[2] - 1
-            if not each[2]:
-                ends[each[0]] = now
-        running = [each for each in running if each[2]]
-    return ends
-
-
-def apart(requests, prefill_gpus, decode_gpus, link):
-    """(TTFT, mean gap) of each request in seconds, with two pools and a link of so many bytes per second."""
-    free, firsts, handed = [0.0] * prefill_gpus, [], [[] for _ in range(decode_gpus)]
-    for number, request in enumerate(requests):
-        tokens = request.prompt_length
-        first = max(heapq.heappop(free), request.at) + COST(StepShape(((0, tokens, True),)))
-        heapq.heappush(free, first)
-        firsts.append(first)
-        handed[number % decode_gpus].append((first + tokens * KV_BYTES / link, number, tokens, request.max_tokens - 1))
-    ends = {number: end for coming in handed for number, end in decode_pool(coming).items()}
-    return [
-        (first - request.at, (ends[number] - first) / (request.max_tokens - 1))
-        for number, (request, first) in enumerate(zip(requests, firsts, strict=True))
-    ]
-
-
-def together(requests, gpus, **how):
-    """The same for GPUs that do both."""
-    policy = replace(CHUNKED, max_running=64, prefix_cache=False, **how)
-    run = simulate(requests, Fleet(EngineModel(COST, policy, blocks=40_000), replicas=gpus), seed=1)
-    return [(each.ttft, (each.end - each.first_token) / (each.output_tokens - 1)) for each in run.answered]
+def served(requests, prefill_gpus, decode_gpus, link=50e9, **limits):
+    """(TTFT, mean gap) of each request in seconds. Without prefill GPUs, the others do both. `link`: bytes per second."""
+    both = replace(CHUNKED, max_running=64, prefix_cache=False, **limits)
+    one_prompt = replace(both, max_running=1, chunked=False)
+    handover = Handover(Link(0.0, link), CacheShape.of(LLAMA), "whole")
+    pools = Pool(prefill_gpus, one_prompt, 40_000), Pool(decode_gpus, both, 40_000)
+    run = disaggregated.simulate(requests, Deployment(COST, handover, *pools))
+    times = [(request.arrival, request.token_times) for request in run.requests]
+    return [(tokens[0] - arrival, (tokens[-1] - tokens[0]) / (len(tokens) - 1)) for arrival, tokens in times]
 
 
 LOADS = {
-    "long prompts, short answers": lambda: trace(poisson(22.0, 1), 250, uniform(3000, 6000), uniform(60, 140), seed=1),
-    "short prompts, long answers": lambda: trace(poisson(100.0, 2), 350, uniform(100, 300), uniform(200, 400), seed=2),
+    "long prompts, short answers": lambda: trace(poisson(22.0, 1), 200, uniform(3000, 6000), uniform(60, 140), seed=1),
+    "short prompts, long answers": lambda: trace(poisson(100.0, 2), 250, uniform(100, 300), uniform(200, 400), seed=2),
 }
 WAYS = {
-    "together, whole prompts": lambda load: together(load, 4, chunked=False, token_budget=6000),
-    "together, chunks of 2,048": lambda load: together(load, 4, token_budget=2048),
-    "together, chunks of 512": lambda load: together(load, 4, token_budget=512),
-    "2 + 2 GPUs, 50 GB/s": lambda load: apart(load, 2, 2, 50e9),
-    "3 + 1 GPUs, 50 GB/s": lambda load: apart(load, 3, 1, 50e9),
-    "1 + 3 GPUs, 50 GB/s": lambda load: apart(load, 1, 3, 50e9),
-    "2 + 2 GPUs, 1.25 GB/s": lambda load: apart(load, 2, 2, 1.25e9),
+    "together, whole prompts": lambda load: served(load, 0, 4, chunked=False, token_budget=6000),
+    "together, chunks of 2,048": lambda load: served(load, 0, 4, token_budget=2048),
+    "together, chunks of 512": lambda load: served(load, 0, 4, token_budget=512),
+    "2 + 2 GPUs, 50 GB/s": lambda load: served(load, 2, 2),
+    "3 + 1 GPUs, 50 GB/s": lambda load: served(load, 3, 1),
+    "1 + 3 GPUs, 50 GB/s": lambda load: served(load, 1, 3),
+    "2 + 2 GPUs, 12.5 GB/s": lambda load: served(load, 2, 2, 12.5e9),
 }
 predict(
     "link",
-    "Prompts of 4,500 tokens, answers of 100. With a link of 50 GB/s the median of the mean gap is 5.8 ms. What is it with 1.25 GB/s?",
+    "Prompts of 4,500 tokens, answers of 100. With a link of 50 GB/s the median of the mean gap is 5.9 ms. What is it with 12.5 GB/s?",
     unit="ms",
 )
 
@@ -292,7 +262,7 @@ for load, way in progress([(load, way) for load in LOADS for way in WAYS], "flee
     measured[load, way] = np.array(WAYS[way](LOADS[load]()))
 LIMITS = {"long prompts, short answers": (0.4, 6.2e-3), "short prompts, long answers": (0.1, 6.2e-3)}
 with reveal("link"):
-    slow = measured["long prompts, short answers", "2 + 2 GPUs, 1.25 GB/s"]
+    slow = measured["long prompts, short answers", "2 + 2 GPUs, 12.5 GB/s"]
     show.against_prediction("link", round(1e3 * percentile(slow[:, 1], 50), 1), unit="ms", source="virtual time")
     for load, (ttft, gap) in LIMITS.items():
         rows = []
@@ -315,13 +285,16 @@ with reveal("link"):
 # For short prompts the same two pools lose: two GPUs compute prompts that take next to no time, and the other two decode
 # for all. With 1 + 3 GPUs this load is served well, but then long prompts wait for seconds. So the ratio belongs to the
 # load, and it has to change when the load does. With a slow link every token pays its share of the move: 0.6 GB take
-# 0.47 s, which is 4.7 ms for each of 100 tokens.
+# 48 ms at 12.5 GB/s, which is 0.5 ms for each of 100 tokens. At 1.25 GB/s nobody would be served: 22 prompts per second
+# bring 13 GB per second, and two links carry 2.5.
+#
+# vLLM 0.33 has separate pools with `--kv-transfer-config`, SGLang 0.5.23 with `--disaggregation-mode prefill` or `decode`.
 
 # %% [markdown]
 # ## The files that run a fleet
 #
-# `threeloops.product.deploy` has what an operator needs to run the service elsewhere. The numbers in these files hang
-# together across files, so they are worth a check of their own. The next cell reads them and recomputes five relations:
+# `threeloops.product.deploy` has what an operator needs to run the service elsewhere. Some numbers in these files depend
+# on numbers in other files. The next cell reads the files and checks five such relations:
 #
 # - **Startup**: period · (failures − 1) has to cover the slowest load, with a margin of a half.
 # - **Drain**: Kubernetes sends SIGTERM after `preStop`, and kills the container `terminationGracePeriodSeconds` after
@@ -386,7 +359,7 @@ def verdict(command):
 
 
 def validated(manifests):
-    """What Kubernetes' own schemas say about the manifests."""
+    """Validate the manifests against Kubernetes' own schemas, and return the verdict."""
     try:
         import kubernetes_validate
     except ImportError:

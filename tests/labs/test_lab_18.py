@@ -174,4 +174,6 @@ def test_keys_and_values_of_a_prompt():
     assert per_token == 131_072
     assert 4000 * per_token / 50e9 == pytest.approx(0.0105, rel=0.01)
     assert 4000 * per_token / 1.25e9 == pytest.approx(0.42, rel=0.01)
-    assert 4500 * per_token / 1.25e9 / 100 == pytest.approx(4.7e-3, rel=0.01)
+    assert 4500 * per_token / 12.5e9 == pytest.approx(48e-3, rel=0.02)
+    assert 4500 * per_token / 12.5e9 / 100 == pytest.approx(0.5e-3, rel=0.06)
+    assert 22 * 4500 * per_token == pytest.approx(13e9, rel=0.01)

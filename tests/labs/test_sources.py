@@ -179,6 +179,14 @@ POINTS = {
         "review": 16,
         "answer": 18,
     },
+    "20_disaggregated_serving": {
+        "travel": 14,
+        "send_layers": 18,
+        "balance": 16,
+        "route": 18,
+        "keep": 16,
+        "choose": 18,
+    },
 }
 LABS = {name: load(name) for name in POINTS}
 EXERCISES = [(lab, exercise) for lab, points in POINTS.items() for exercise in points]

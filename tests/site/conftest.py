@@ -25,7 +25,7 @@ def draw(n, kind):
 
 
 explore(draw, n=(1, 6, 1, 3), kind=["ring", "tree"])
-animate(lambda n: draw(n, "ring"), [1, 2, 3], caption="a line that grows")
+animate(lambda n: draw(n, "ring"), [1, 2, 3], caption="a line that grows", still=1)
 predict("sum", "What is the sum?", "GB")
 predict("who", "Who wins?", options=("ring", "tree"))
 with reveal("sum"):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from site_check import faults_in_browser, faults_in_files, faults_of_focus, still_controls
+from site_check import faults_in_browser, faults_in_files, faults_of_focus, faults_of_settings, still_controls
+from threeloops.lab.recording.page.living import living
 from threeloops.lab.recording.states import MIME
 from threeloops_grader.authoring.labs import LabError
 from threeloops_grader.site.notebooks import lab_pages
@@ -126,6 +127,28 @@ def test_the_check_of_pages_passes_texts_that_can_be_read(chromium, tmp_path):
     assert faults_in_browser(chromium, tmp_path, ["page.html"], widths=(390,)) == []
 
 
+CONTROLS = [
+    {"label": "n", "values": ["1", "2"], "start": 0, "of": 2, "kind": "slider"},
+    {"label": "way", "values": ["ring", "tree", "star"], "start": 1, "of": 3, "kind": "options"},
+]
+
+
+@browser
+def test_the_check_of_settings_names_the_faults_of_pictures_that_only_a_moved_control_shows(chromium, tmp_path):
+    lines = ["<p style='color: #111'>ring</p>", "<p style='color: #777'>ring</p>", "<p style='color: #888'>star</p>"]
+    pictures = {"0,0": [0], "0,1": [0], "1,1": [1], "0,2": [2], "1,2": [2]}
+    states = {"controls": CONTROLS, "lines": lines, "pictures": pictures, "errors": {}, "one_at_a_time": False}
+    (tmp_path / "page.html").write_text(f"<body style='background: #fff'>{living(states, lines[0])}")
+    faults = faults_of_settings(chromium, tmp_path, "page.html", schemes=("light",))
+    assert [fault.partition(" (")[0] for fault in faults] == [
+        "page.html: light, explorer 1, n = 2: too little contrast: #777777 on #ffffff",
+        "page.html: light, explorer 1, way = star: too little contrast: #888888 on #ffffff",
+    ]
+    states["pictures"] = dict.fromkeys(pictures, [0])
+    (tmp_path / "page.html").write_text(f"<body style='background: #fff'>{living(states, lines[0])}")
+    assert faults_of_settings(chromium, tmp_path, "page.html", schemes=("light",)) == []
+
+
 STYLE = "<style>a:focus { outline: none } .seen:focus { background: #ff0 }</style>"
 
 
@@ -219,6 +242,13 @@ def test_the_keyboard_reaches_all_of_every_lab_and_moves_every_control(whole, ch
 
 
 @browser
+@pytest.mark.slow
+def test_every_picture_that_one_moved_control_shows_can_be_read(whole, chromium):
+    labs = [name for name in whole if name.startswith("labs/")]
+    assert [fault for name in labs for fault in faults_of_settings(chromium, WHOLE, name)] == []
+
+
+@browser
 def test_a_slider_moved_by_the_keyboard_changes_the_picture(lab):
     explorer = lab.locator(".tl-explorer")
     assert "ring with 3 points" in explorer.locator(".tl-picture").text_content()
@@ -255,4 +285,5 @@ def test_an_animation_stands_still_if_the_reader_wants_no_motion(lab):
     lab.emulate_media(reduced_motion="reduce")
     assert moving.evaluate("e => getComputedStyle(e).animationName") == "none"
     frames = lab.locator("[class^=anim-] > .frames > div")
-    assert frames.evaluate_all("all => all.filter((e) => getComputedStyle(e).visibility === 'visible').length") == 1
+    visible = "all => all.map((e) => getComputedStyle(e).visibility === 'visible')"
+    assert frames.evaluate_all(visible) == [False, True, False], "the frame that its author chose"

@@ -133,3 +133,22 @@ def still_controls(chromium, html: Path, name: str) -> list[str]:
             still.append(f"{name}: {control.get_attribute('id')} moved to {value}: {type(error).__name__}")
     page.close()
     return still
+
+
+def faults_of_settings(chromium, html: Path, name: str, schemes=SCHEMES) -> list[str]:
+    """Texts with too little contrast in the pictures that a page's explorers show when one control is moved."""
+    page = chromium.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    page.goto((html / name).as_uri())
+    page.evaluate(f"() => {{ window.check = {_PAGE}; check.unfold(); }}")
+    faults = []
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        for number, explorer in enumerate(page.locator(".tl-explorer").element_handles(), start=1):
+            for control, value in page.evaluate("(explorer) => check.settings(explorer)", explorer):
+                setting = page.evaluate("(setting) => check.moved(...setting)", [explorer, control, value])
+                if not setting:  # the page does not have it
+                    continue
+                weak = page.evaluate("(asked) => check.contrast(...asked)", [*LEAST_CONTRAST, explorer])
+                faults += [f"{name}: {scheme}, explorer {number}, {setting}: {fault}" for fault in weak]
+    page.close()
+    return faults

@@ -77,9 +77,9 @@
         document.head.append(style);
     },
 
-    // Visible texts, each with the element that it is in.
-    *texts() {
-        const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    // Visible texts of an element, each with the element that it is directly in.
+    *texts(root = document.body) {
+        const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
         while (walker.nextNode()) {
             const element = walker.currentNode.parentElement;
             const text = walker.currentNode.data.trim();
@@ -89,7 +89,7 @@
     },
 
     // Texts with less contrast to what is behind them than WCAG 2.2 asks for, except on pictures.
-    contrast(least, leastOfLarge) {
+    contrast(least, leastOfLarge, root = document.body) {
         const context = Object.assign(document.createElement('canvas'), {width: 1, height: 1})
             .getContext('2d', {willReadFrequently: true});
         const colours = new Map();
@@ -169,7 +169,7 @@
         };
 
         const weak = new Map();
-        for (const [text, element] of this.texts()) {
+        for (const [text, element] of this.texts(root)) {
             const style = getComputedStyle(element);
             const svg = element.ownerSVGElement;
             const scale = svg ? Math.hypot(element.getScreenCTM().a, element.getScreenCTM().b) : 1;
@@ -189,6 +189,31 @@
             }
         }
         return [...weak].map(([pair, where]) => `too little contrast: ${pair}, ${where}`);
+    },
+
+    // Each value of each control of an explorer, with the other controls at their start: [number of the control, value].
+    settings(explorer) {
+        const controls = [...explorer.querySelectorAll('.tl-controls input, .tl-controls select')];
+        return controls.flatMap((control, number) => {
+            const values = control.type === 'range' ? Number(control.max) + 1 : control.length;
+            return Array.from({length: values}, (_, value) => [number, value]);
+        });
+    },
+    // Move an explorer to such a setting. Returns its name once the picture is there, or "" if there is none.
+    async moved(explorer, number, value) {
+        const controls = [...explorer.querySelectorAll('.tl-controls input, .tl-controls select')];
+        controls.forEach((control, at) => { control.value = at === number ? value : control.dataset.start; });
+        const key = controls.map((control) => control.value).join(',');
+        controls[number].dispatchEvent(new Event('input', {bubbles: true}));
+        for (let turn = 0; turn < 300; turn++) {
+            if (explorer.querySelector('.tl-error')) return '';
+            if (explorer.dataset.shown === key) {
+                const label = explorer.querySelector(`label[for="${controls[number].id}"]`).textContent;
+                return `${label} = ${controls[number].nextElementSibling?.value ?? controls[number].selectedOptions[0].text}`;
+            }
+            await new Promise((done) => setTimeout(done, 10));
+        }
+        throw new Error(`no picture of ${key} within three seconds`);
     },
 
     // Where the keyboard can go, in the order of the document.

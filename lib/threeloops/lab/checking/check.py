@@ -126,7 +126,7 @@ class _Check:
         what: str = "",
         hint: str | dict[str, str] = "",
     ) -> None:
-        """Every element within `atol + rtol·|expected|`, judged in float64.
+        """Check that every element is within `atol + rtol·|expected|`, judged in float64.
 
         Both are numbers, arrays, tensors, nested lists of numbers, or dicts, lists and records of these; shapes must
         agree exactly. `rtol` defaults to 1e-6, between two integers to 0. NaN always fails, an infinity equals only
@@ -138,7 +138,7 @@ class _Check:
         self._hold(compare(actual, expected, Tolerance(rtol, atol), unit), what, hint)
 
     def equal(self, actual: object, expected: object, *, what: str = "", hint: str | dict[str, str] = "") -> None:
-        """The same plain data: the same kinds of container, integers where integers are expected, no tolerance.
+        """Check for the same plain data: the same kinds of container, integers where they are expected, no tolerance.
 
         Numbers may come from Python, numpy or torch, and an array may stand for a list of numbers; NaN equals nothing.
         """
@@ -155,7 +155,7 @@ class _Check:
         hint: str | dict[str, str] = "",
         **kwargs: object,
     ) -> None:
-        """`fn(*args, **kwargs)` returns `expected`, within the tolerances of `close`; a failure shows the call.
+        """Check that `fn(*args, **kwargs)` returns `expected`, with the tolerances of `close`. Failures show the call.
 
         Lists, dicts and arrays are copied, as they are behind the wall.
         """
@@ -174,7 +174,7 @@ class _Check:
             debrief.note(self.open[-1].grade_id, what, own, model, unit)
 
     def true(self, condition: object, message: str) -> None:
-        """Check a truth of exact type bool (or numpy's or torch's). `message` says what is wrong when it is False."""
+        """Check a condition, a bool of Python, numpy or torch. `message` says what is wrong if it is False."""
         if not _is_truth(condition):
             self._fail([message, f"the condition is {describe(condition)}: expected a bool"])
         if not condition:
@@ -205,14 +205,14 @@ class _Check:
         self._count()
 
     def shape(self, tensor: Any, shape: tuple[int, ...], what: str = "") -> None:
-        """An array or tensor of exactly this shape."""
+        """Check for an array or tensor of exactly this shape."""
         actual = tuple(tensor.shape) if _is_shaped(tensor) else None
         got = describe(tensor) if actual is None else f"shape {actual}"
         wrong = Mismatch("", got, f"an array or tensor of shape {tuple(shape)}")
         self._hold(None if actual == tuple(shape) else wrong, what, "")
 
     def dtype(self, tensor: Any, dtype: object, what: str = "") -> None:
-        """An array or tensor of exactly this dtype."""
+        """Check for an array or tensor of exactly this dtype."""
         actual = tensor.dtype if _is_shaped(tensor) else None
         got = describe(tensor) if actual is None else str(actual)
         wrong = Mismatch("", got, f"an array or tensor of {dtype}")
@@ -226,7 +226,7 @@ class _Check:
         names: str | tuple[str, ...] = "",
         **kwargs: object,
     ) -> None:
-        """`fn(*args, **kwargs)` raises `exc_type`, and its message contains every text in `names`.
+        """Check that `fn(*args, **kwargs)` raises `exc_type`, with a message that contains every text in `names`.
 
         The bare `NotImplementedError()` of an unwritten cell never counts as the RuntimeError that it is.
         """

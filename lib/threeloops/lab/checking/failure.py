@@ -54,7 +54,7 @@ def _statement(code: CodeType, instruction: int, number: int) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of a notebook's cell at which a function stood when an exception left it.
+    """The line of a notebook's cell at which an exception left a function.
 
     `place` names the cell, and `call` is the function with its arguments, or "" if it is not known.
     """
@@ -118,7 +118,7 @@ def _place(code: CodeType, test: str) -> str:
 
 
 def of_lab(name: str) -> str:
-    """Return how messages call code of the lab: by the function of a setup cell that it belongs to."""
+    """Return the words for code of the lab in a message: they name the function of a setup cell that contains it."""
     return "a cell of the lab" if name.startswith("<") else f"the lab's {name.split('.')[0]}"
 
 
@@ -141,5 +141,5 @@ def _parameters(code: CodeType) -> tuple[str, ...]:
 
 
 def is_unwritten(error: BaseException) -> bool:
-    """The bare `NotImplementedError()` that a released cell holds; torch raises the same type, with a message."""
+    """Tell whether this is the bare `NotImplementedError()` of a released cell. That of torch has a message."""
     return type(error) is NotImplementedError and not str(error)

@@ -10,8 +10,14 @@ from threeloops.lab.widgets.style import palette
 
 __all__ = ["course_map"]
 
-_RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7}
-_COLOUR = {"start": palette.ink, "inner": palette.vermillion, "training": palette.blue, "product": palette.green}
+_RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7, "meet": 3.5}
+_COLOUR = {
+    "start": palette.ink,
+    "inner": palette.vermillion,
+    "training": palette.blue,
+    "product": palette.green,
+    "meet": palette.purple,
+}
 _NODE = 0.29
 
 
@@ -29,12 +35,12 @@ def _position(lab: Lab) -> tuple[float, float]:
 
 
 def course_map(progress: Mapping[str, Collection[str] | int] | None = None):
-    """A matplotlib Figure of the twenty labs; `progress` by lab name, by default the reader's own record."""
+    """A matplotlib Figure of all labs; `progress` by lab name, by default the reader's own record."""
     progress = journal.passed() if progress is None else progress
     fig, (rings, names) = style.figure(2, 1, width=8, height=10, gridspec_kw={"height_ratios": [1, 1.25]})
     done = sum(_passed(lab, progress) for lab in labs())
     checks = sum(lab.checks for lab in labs())
-    fig.suptitle(f"Three loops, twenty labs: {done} of {checks} checks passed", fontsize=11, alpha=0.75)
+    fig.suptitle(f"Three loops, {len(labs())} labs: {done} of {checks} checks passed", fontsize=11, alpha=0.75)
     _draw_rings(rings, progress)
     _draw_names(names, progress)
     return fig

@@ -42,13 +42,13 @@ def passed(folder: Path | None = None) -> dict[str, set[str]]:
 
 
 def record(exercise: str, part: str = "") -> bool:
-    """Note that a check passed, with the time since when it does; True if it was written."""
+    """Note that a check passes, and since when. Returns True if that was written."""
     now = _now()
     return _note_here("passed", lambda entries: entries.setdefault(_key(exercise, part), now))
 
 
 def forget(exercise: str, part: str = "") -> bool:
-    """Note that a check does not pass any more; True if it did, and that was written."""
+    """Note that a check no longer passes. Returns True if it did pass before, and the change was written."""
     if not _is_worked_in() or _key(exercise, part) not in passed().get(current_lab() or "", set()):
         return False  # most checks of a new lab fail: nothing is written for them
     return _note_here("passed", lambda entries: entries.pop(_key(exercise, part), None))

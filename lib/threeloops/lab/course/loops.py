@@ -1,4 +1,4 @@
-"""The map of the course: three nested loops and the twenty labs on them."""
+"""The map of the course: three nested loops, the labs on them, and those where the loops meet."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ LOOPS = {
     "inner": "The inner loop: one GPU",
     "training": "The training loop: many GPUs as one",
     "product": "The product loop: a model under load",
+    "meet": "Where the loops meet: electives",
 }
 
 
@@ -30,7 +31,7 @@ class Lab:
 
 
 def labs() -> tuple[Lab, ...]:
-    """The twenty labs in their order."""
+    """All labs in their order."""
     return _LABS
 
 
@@ -58,4 +59,5 @@ _LABS = (
     Lab(17, "production_service", "A production service", "What breaks under load?", "product", checks=14),
     Lab(18, "serving_fleet", "A serving fleet", "How many replicas, and when?", "product", checks=14),
     Lab(19, "capstone_plan", "The plan", "Can you plan all of it?", "product", checks=13),
+    Lab(20, "disaggregated_serving", "Disaggregated serving", "When is it worth moving the cache?", "meet", checks=16),
 )  # fmt: skip

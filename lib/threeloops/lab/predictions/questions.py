@@ -52,7 +52,7 @@ results: dict[str, Answer] = {}
 
 
 def register(question: Question) -> None:
-    """Ask. A guess of another kind, from an earlier wording of the question, is forgotten."""
+    """Ask a question. Its guess is forgotten if it answers an earlier wording with answers of another kind."""
     asked[question.key] = question
     if question.key in guesses:
         try:

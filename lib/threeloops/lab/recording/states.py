@@ -29,9 +29,9 @@ the picture that is being drawn at that time, or the first pictures of an explor
 
 
 def states(explorer: Any) -> dict[str, Any] | None:
-    """Draw the states of an explorer, and return its controls and pictures as JSON. None if it has no examples, and a
-    control without a list of values, such as a text, or whose start is not in its list, as when several are chosen at
-    once. Also None if the notebook's seconds suffice for no other picture than the first.
+    """Draw the states of an explorer, and return its controls and pictures as JSON. Return None if no state but the
+    first can be drawn in the seconds of the notebook. Without examples, also return None if a control has no list of
+    values, as a text field, or starts outside of its list, as when several values are chosen at once.
 
     `pictures` holds the indices of lines, because pictures of one explorer share most of their lines. The key of a
     picture is the index of each control's value, such as "0,3". A state that cannot be drawn is in `errors`. If there

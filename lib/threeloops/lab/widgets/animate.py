@@ -24,8 +24,9 @@ def animate(
 ) -> None:
     """Show `draw(frame) -> Figure` for each of `frames`, `seconds` each, over and over.
 
-    `caption` is the text form. `still` is the index of the frame that is shown where nothing can move. Raises
-    ValueError if the animation is longer than a minute or larger than 1 MiB: then use fewer frames, or simpler figures.
+    `caption` is the text form. `still` is the index of the frame that is shown if nothing can move, or if the reader
+    wants no motion. Raises ValueError if the animation is longer than a minute or larger than 1 MiB: then use fewer
+    frames, or simpler figures.
     """
     total = len(frames) * seconds
     if len(frames) < 2 or not seconds > 0 or total > _MOST_SECONDS:
@@ -35,7 +36,7 @@ def animate(
         )
     figures = [draw(frame) for frame in frames]
     pictures = [style.svg(figure, salt=str(number)) for number, figure in enumerate(figures)]
-    html = _player(pictures, seconds, caption)
+    html = _player(pictures, seconds, caption, still % len(frames))
     if len(html.encode()) > _MOST_BYTES:
         raise ValueError(
             f"animate: {len(frames)} frames make {len(html.encode()) / 2**20:.1f} MiB: expected at most 1 MiB; use "
@@ -50,7 +51,7 @@ def animate(
     publish(f"animation of {len(frames)} frames: {text}", bundle, {"image/png": size | {"alt": text}})
 
 
-def _player(pictures: list[str], seconds: float, caption: str) -> str:
+def _player(pictures: list[str], seconds: float, caption: str, still: int) -> str:
     """One group of radio buttons: the first lets the frames take turns, each of the others shows one."""
     name = "anim-" + hashlib.sha256("".join(pictures).encode()).hexdigest()[:12]
     count = len(pictures)
@@ -66,10 +67,16 @@ def _player(pictures: list[str], seconds: float, caption: str) -> str:
 .{name} > .play:checked ~ .frames > * {{ animation: {name} {total:g}s step-end infinite; }}
 @keyframes {name} {{ 0% {{ visibility: visible; }} {100 / count:.4f}% {{ visibility: hidden; }} }}
 {chosen} {{ visibility: visible; animation: none; }}
+@media (prefers-reduced-motion: reduce) {{
+.{name} > .play:checked ~ .frames > * {{ animation: none; }}
+.{name} > .play:checked ~ .frames > .still {{ visibility: visible; }}
+}}
 .{name} > .pick {{ margin: 0 .1em; width: .7em; height: .7em; vertical-align: middle; }}
 """
+    chosen_frame = ' class="still"'
     delays = "".join(
-        f'<div style="animation-delay:{n * seconds:g}s">{picture}</div>' for n, picture in enumerate(pictures)
+        f'<div{chosen_frame * (n == still)} style="animation-delay:{n * seconds:g}s">{picture}</div>'
+        for n, picture in enumerate(pictures)
     )
     picks = "".join(
         f'<input class="pick" type="radio" name="{name}" aria-label="frame {n} of {count}">'

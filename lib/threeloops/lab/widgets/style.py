@@ -10,6 +10,7 @@ import io
 import re
 import sys
 from html import escape
+from typing import Any
 
 from threeloops.figures import GRID, ON_DARK, ON_LIGHT, colour_labels, figure, palette
 
@@ -123,15 +124,16 @@ def _kept_spaces(text: str) -> str:
 
 
 def _clear_labels(fig) -> bool:
-    """Put the page's colour behind labels that a line of their axes would strike through, but not behind those on bars
-    and boxes. Return whether there are axes with labels and lines. The figure is laid out then."""
-    crowded = [axes for axes in fig.axes if axes.texts and axes.lines]
+    """Put the page's colour behind labels that a line would strike through, be it one of the axes or of their grid, but
+    not behind those on bars, boxes and areas. Return whether there are axes with labels and lines. The figure is laid
+    out then."""
+    crowded = [axes for axes in fig.axes if axes.texts and (axes.lines or _rules(axes))]
     if not crowded:
         return False
     fig.draw_without_rendering()  # places are known only then
     for axes in crowded:
         lines = [line for line in axes.lines if line.get_visible() and line.get_linestyle() != "None"]
-        paths = [line.get_transform().transform_path(line.get_path()) for line in lines]
+        paths, rules = _paths(lines), _paths(_rules(axes))
         boxes = [patch for patch in axes.patches if patch.get_facecolor()[3] > 0]
         for label in axes.texts:
             if not label.get_visible() or not label.get_text().strip() or label.get_bbox_patch() is not None:
@@ -140,9 +142,33 @@ def _clear_labels(fig) -> bool:
             middle = ((place.x0 + place.x1) / 2, (place.y0 + place.y1) / 2)
             inside = place.padded(-0.15 * place.height)
             struck = any(path.intersects_bbox(inside, filled=False) for path in paths)
-            if struck and not any(box.contains_point(middle) for box in boxes):
-                label.set_bbox({"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.85, "pad": 1})
+            ruled = any(path.intersects_bbox(inside, filled=False) for path in rules)
+            on_area = any(box.contains_point(middle) for box in boxes)
+            if (struck and not on_area) or (ruled and not on_area and not _on_polygon(axes, middle)):
+                touches = any(box.get_window_extent().overlaps(place.padded(2)) for box in boxes)
+                pad = -2 if touches and not struck else 1  # less, so that the bar below a label keeps its edge
+                label.set_bbox({"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.85, "pad": pad})
     return True
+
+
+def _paths(lines: list[Any]) -> list[Any]:
+    return [line.get_transform().transform_path(line.get_path()) for line in lines]
+
+
+def _rules(axes) -> list[Any]:
+    """Return the horizontal lines of the grid."""
+    is_drawn = axes.get_visible() and axes.axison and axes.yaxis.get_visible()
+    return [line for line in axes.get_ygridlines() if line.get_visible()] if is_drawn else []
+
+
+def _on_polygon(axes, place: tuple[float, float]) -> bool:
+    """Tell whether a place, in pixels, lies on a polygon of the axes, such as the area between two curves."""
+    from matplotlib.collections import PolyCollection
+
+    polygons = [area for area in axes.collections if isinstance(area, PolyCollection) and area.get_visible()]
+    return any(
+        path.contains_point(place, polygon.get_transform()) for polygon in polygons for path in polygon.get_paths()
+    )
 
 
 def _compact(text: str) -> str:

@@ -34,7 +34,7 @@ class TokenCounters:
         self._service[client] = max(self.service(client), least)  # changes nothing for a client who waits already
 
     def admit(self, client: str, tokens: int) -> None:
-        """A request is admitted, and `tokens` of its prompt are to be computed."""
+        """Charge the client of an admitted request for `tokens` of its prompt, which are to be computed."""
         self._service[client] += self.prompt * tokens
         self._last = client
 

@@ -8,6 +8,7 @@ attended together, padded to the longest.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -68,6 +69,18 @@ class PagedCache:
         self._layers = [(slots, slots.view(blocks, -1)) for slots in self._pool]
         self._places = torch.arange(blocks * block_size, device=device)
         self._masked_or_not = self._pool.new_tensor([-torch.inf, 0.0]).unbind()
+        self.watch: Callable[[int], None] | None = None
+        """Called in the middle of a step with the number of a layer, once its keys and values of the step are
+        written."""
+
+    @property
+    def layers(self) -> range:
+        return range(len(self._pool))
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of one block in one layer."""
+        return self._layers[0][1][0].nbytes
 
     @property
     def device(self) -> torch.device:
@@ -81,6 +94,28 @@ class PagedCache:
         """Copy whole blocks, each (source, destination)."""
         for source, destination in copies:
             self._block(destination).copy_(self._block(source))
+
+    def read_blocks(self, blocks: Sequence[int], layers: range | None = None) -> memoryview:
+        """Return a copy of whole blocks in `layers`, by default all of them. A layer's blocks lie side by side in the
+        given order, and one layer follows the other."""
+        chosen = self._of_layers(layers)[:, list(blocks)].contiguous().cpu()
+        return memoryview(chosen.flatten().view(torch.uint8).numpy())
+
+    def write_blocks(
+        self, blocks: Sequence[int], data: bytes | bytearray | memoryview, layers: range | None = None
+    ) -> None:
+        """Write what `read_blocks` returned into these blocks. Raises ValueError if it is not as many bytes as they
+        have."""
+        places = self._of_layers(layers)
+        expected = len(places) * len(blocks) * self.block_bytes
+        if len(data) != expected:
+            raise ValueError(
+                f"{len(data)} bytes for {len(blocks)} blocks in {len(places)} layers: expected {expected}, as a block "
+                f"has {self.block_bytes} bytes per layer"
+            )
+        if expected:
+            numbers = torch.frombuffer(data, dtype=torch.uint8).view(self._pool.dtype).to(self.device)
+            places[:, list(blocks)] = numbers.view(len(places), len(blocks), -1)
 
     def hidden(self, model: GPT | FlatGPT, chunks: Sequence[Rows]) -> Tensor:
         """Compute what the model's head reads for every row of `chunks`, in their order, (rows, width).
@@ -110,7 +145,11 @@ class PagedCache:
 
         On a GPU it waits for nothing.
         """
-        layers = [_Layer(slots, blocks, step) for slots, blocks in self._layers]
+        watch = self.watch
+        layers = [
+            _Layer(slots, blocks, step, None if watch is None else partial(watch, layer))
+            for layer, (slots, blocks) in enumerate(self._layers)
+        ]
         return model.hidden(step.tokens[:, None], start=step.positions, caches=layers)[:, 0]
 
     def prepare(self, chunks: Sequence[Rows]) -> "StepTensors":
@@ -142,6 +181,11 @@ class PagedCache:
         first_row = dict(rows)
         made = [self._group(first_row[group[0]], [chunks[member] for member in group], of_rows[1]) for group in groups]
         return StepTensors(of_rows[0], of_rows[1], of_rows[2], fresh, made, order)
+
+    def _of_layers(self, layers: range | None) -> Tensor:
+        """The pool as (layers, blocks, elements of a block)."""
+        chosen = self.layers if layers is None else layers
+        return self._pool[chosen.start : chosen.stop].flatten(2).view(len(chosen), len(self._layers[0][1]), -1)
 
     def _block(self, block: int) -> Tensor:
         return self._pool[:, block * self.block_size : (block + 1) * self.block_size]
@@ -233,6 +277,7 @@ class _Layer:
     slots: Tensor  # (slots, keys or values, kv_heads, head_dim)
     blocks: Tensor  # the same memory, (blocks, elements of a block)
     step: StepTensors
+    written: Callable[[], None] | None = None  # called once the step's keys and values are in their slots
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Callable[..., Tensor]) -> Tensor:
         """q (rows, heads, 1, head_dim), k and v (rows, kv_heads, 1, head_dim): each row is a sequence to the model."""
@@ -241,6 +286,8 @@ class _Layer:
     def attend_rows(self, q: Tensor, k_and_v: Tensor) -> Tensor:
         """Compute the same as `RowCache.attend_rows`."""
         self.slots.index_copy_(0, self.step.slots, k_and_v.view(-1, *self.slots.shape[1:]))
+        if self.written is not None:
+            self.written()
         if len(self.step.groups) == 1:
             return self._attended(q, self.step.groups[0])
         return torch.cat([self._attended(q[group.rows], group) for group in self.step.groups])

@@ -48,7 +48,7 @@ class Outcome:
         return self.end - self.arrival
 
     def meets(self, slo: SLO) -> bool:
-        """A request that failed meets none."""
+        """Tell whether the request met the SLO. A request that failed meets none."""
         if not self.answered:
             return False
         gaps = self.output_tokens - 1

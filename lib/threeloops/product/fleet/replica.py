@@ -70,7 +70,7 @@ class Replica:
         return self.server.waiting if self.server is not None else 0
 
     def give(self, request: Request) -> None:
-        """Raises ValueError for a request that can never run, and ConnectionRefusedError while nothing listens."""
+        """Take a request. Raises ValueError if it can never run, and ConnectionRefusedError while nothing listens."""
         if self.server is None:
             raise ConnectionRefusedError(f"{self.life.replica} does not listen")
         self.collect()
@@ -126,12 +126,12 @@ class Replica:
             self._owner.removed(self)
 
     def crash(self, why: str) -> None:
-        """The process ends; the kubelet starts another."""
+        """End the process; the kubelet then starts another."""
         self._handle(self.kubelet.exited(self._clock.now(), why))
         self._plan_tick()
 
     def hang(self) -> None:
-        """The process stays, and answers nothing more: only a probe can find out."""
+        """Stop answering, although the process stays: only a probe can find out."""
         self.collect()
         self.hangs = True
         self.kubelet.skip_to(self._clock.now())

@@ -48,7 +48,7 @@ class Server(Protocol):
         ...
 
     def add(self, now: float, request: Request) -> None:
-        """Call `advance(now)` before. Raises ValueError for a request that can never run here."""
+        """Add a request. Call `advance(now)` before. Raises ValueError if the request can never run here."""
         ...
 
     def cancel(self, now: float, request: Request) -> None:

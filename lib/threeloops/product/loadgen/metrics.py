@@ -24,7 +24,7 @@ __all__ = ["SLO", "Metrics", "Percentiles", "highest_rate", "measure"]
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Seconds. NaN of nothing."""
+    """The mean and percentiles of some times, in seconds. They are NaN if there are no times."""
 
     mean: float
     p50: float
@@ -55,7 +55,7 @@ class SLO:
             raise ValueError(f"share = {self.share!r}: expected a share of requests, above 0 and at most 1")
 
     def is_met_by(self, request: Request) -> bool:
-        """A request that failed, was cancelled, or has not finished does not meet it."""
+        """Tell whether a request meets both limits. One that failed, was cancelled, or has not finished does not."""
         finished = request.finish in (Finish.STOP, Finish.LENGTH)
         return finished and _ttft(request) <= self.ttft and _tpot(request) <= self.tpot
 
@@ -94,7 +94,7 @@ class Metrics:
 
 
 def measure(requests: Sequence[Request], slo: SLO | None = None) -> Metrics:
-    """Raises ValueError if no request has a token, so that nothing can be measured."""
+    """Return the metrics of these requests. Raises ValueError if none of them was completed."""
     completed = [request for request in requests if request.finish in (Finish.STOP, Finish.LENGTH)]
     if not completed:
         raise ValueError(f"{len(requests)} requests, of which none was completed: nothing to measure")

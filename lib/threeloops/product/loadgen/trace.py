@@ -94,8 +94,8 @@ def uniform(low: int, high: int) -> Lengths:
 
 
 def lognormal(median: float, sigma: float, low: int = 1, high: int = 1 << 20) -> Lengths:
-    """exp of a normal distribution around log(median), cut to `low` and `high`: prompts and answers of chats are about
-    so, with a few that are very long."""
+    """exp of a normal distribution around log(median), cut to `low` and `high`. The prompts and answers of chats are
+    roughly like that: a few are very long."""
     _require(median=median)
     return lambda random: min(high, max(low, round(random.lognormvariate(math.log(median), sigma))))
 

@@ -41,7 +41,7 @@ def train(
     device: torch.device | str = "cpu",
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """Train to the end, from the last checkpoint in `folder` if there is one; the learning curve.
+    """Train to the end, from the last checkpoint in `folder` if there is one, and return the learning curve.
 
     Batches depend on the seed and the step only, so an interrupted training gives the weights of an uninterrupted one.
     Raises ValueError if the text is shorter than a sequence.

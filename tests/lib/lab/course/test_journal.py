@@ -178,10 +178,10 @@ def test_kernels_that_write_at_once_lose_nothing(home, in_a_lab):
     assert len(journal.passed()["03_triton_fusion"]) == 80
 
 
-def test_twenty_labs_on_three_loops():
+def test_the_labs_lie_on_three_loops_and_where_they_meet():
     assert [lab.number for lab in labs()] == list(range(len(labs())))
-    assert {lab.loop for lab in labs()} == {"start", "inner", "training", "product"}
-    assert len({lab.name for lab in labs()}) == 20
+    assert {lab.loop for lab in labs()} == {"start", "inner", "training", "product", "meet"}
+    assert len({lab.name for lab in labs()}) == len(labs()) == 21
     assert all(lab.question.endswith("?") and lab.title for lab in labs())
 
 
@@ -203,7 +203,7 @@ def test_the_map_is_filled_as_far_as_the_reader_has_come(home, tmp_path, monkeyp
         return fig.get_suptitle(), sum(isinstance(patch, Wedge) for patch in fig.axes[0].patches)
 
     total = sum(lab.checks for lab in labs())
-    assert filled({}) == (f"Three loops, twenty labs: 0 of {total} checks passed", 0)
+    assert filled({}) == (f"Three loops, 21 labs: 0 of {total} checks passed", 0)
     assert filled({"01_roofline": {"a", "b"}, "08_collectives": 4, "not a lab": 3})[1] == 2
     whole = next(lab.checks for lab in labs() if lab.name == "08_collectives")
     assert f" {2 + whole} of {total}" in filled({"01_roofline": {"a", "b"}, "08_collectives": whole + 5})[0]
@@ -211,4 +211,4 @@ def test_the_map_is_filled_as_far_as_the_reader_has_come(home, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "05_mixed_precision")
     monkeypatch.setattr(journal, "in_kernel", lambda: True)
     assert journal.record("scaler")
-    assert filled(None) == (f"Three loops, twenty labs: 1 of {total} checks passed", 1)
+    assert filled(None) == (f"Three loops, 21 labs: 1 of {total} checks passed", 1)

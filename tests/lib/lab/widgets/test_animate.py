@@ -36,6 +36,14 @@ def test_every_frame_is_there_once_and_can_be_picked(shown):
     assert not re.search(r"<script|https?://(?!www.w3.org)|url\((?!#)", html)
 
 
+@pytest.mark.parametrize(("still", "number"), [(0, 0), (3, 3), (-2, 3)])
+def test_a_reader_who_wants_no_motion_sees_the_still(still, number, shown):
+    animate(bars, range(5), still=still)
+    html = shown[0][1]["text/html"]
+    assert html.partition('<div class="still"')[2].partition("step ")[2][0] == str(number)
+    assert html.count('class="still"') == 1
+
+
 def test_two_animations_on_a_page_do_not_share_names(shown):
     animate(bars, range(3))
     animate(bars, range(4))
@@ -66,14 +74,30 @@ def test_a_label_on_a_line_gets_the_page_s_colour_behind_it():
     fig, axes = style.figure(width=4, height=2)
     axes.plot([0, 1], [0, 1])
     axes.add_patch(Rectangle((0.6, 0.6), 0.2, 0.2))
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
     struck, clear, boxed = (
-        axes.text(x, y, "label", ha="center", va="center") for x, y in ((0.4, 0.4), (0.2, 0.8), (0.7, 0.7))
+        axes.text(x, y, "label", ha="center", va="center") for x, y in ((0.4, 0.4), (0.2, 0.75), (0.7, 0.7))
     )
     picture = style.svg(fig)
     assert struck.get_bbox_patch() is not None and "fill: var(--jp-layout-color0, Canvas); opacity: 0.85" in picture
     assert clear.get_bbox_patch() is None
     assert boxed.get_bbox_patch() is None, "a text on a bar has the bar behind it"
+
+
+def test_a_label_on_a_line_of_the_grid_gets_the_page_s_colour_behind_it():
+    fig, axes = style.figure(width=4, height=2)
+    axes.bar([0.6], [0.9], width=0.2)
+    axes.fill_between([0.8, 1], [0.9, 0.9], color=palette.sky, alpha=0.2)
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[0, 0.5, 1])
+    places = ((0.2, 0.5), (0.2, 0.75), (0.6, 0.5), (0.9, 0.5))
+    labels = [axes.text(x, y, "label", ha="center", va="center", size=8) for x, y in places]
+    style.svg(fig)
+    behind = [label.get_bbox_patch() is not None for label in labels]
+    assert behind == [True, False, False, False], "on the grid, between its lines, on a bar, on an area"
+    axes.grid(False)
+    labels[0].set_bbox(None)
+    style.svg(fig)
+    assert labels[0].get_bbox_patch() is None, "without a grid"
 
 
 def test_spaces_of_a_text_are_kept():

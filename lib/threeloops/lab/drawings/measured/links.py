@@ -18,9 +18,9 @@ _SIZES = [2**power for power in range(9, 30)]
 """Bytes of the picture, from 512 B to 512 MiB."""
 
 
-def nccl(device: str = "H100 SXM") -> Series:
-    """Return the times of NCCL's all-reduce on eight GPUs of a node, in 16 bits, by bytes."""
-    table = measured("nccl").where(device=device, op_name="all_reduce", num_gpus=_RANKS, nccl_dtype="half")
+def nccl(device: str = "H100 SXM", operation: str = "all_reduce") -> Series:
+    """Return the times of a collective of NCCL on eight GPUs of a node, in 16 bits, by bytes of the whole tensor."""
+    table = measured("nccl").where(device=device, op_name=operation, num_gpus=_RANKS, nccl_dtype="half")
     return Series.of(table["bytes"], table["seconds"], source(f"8 × {device}", str(table["tool"][0])))
 
 

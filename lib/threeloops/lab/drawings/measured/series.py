@@ -19,6 +19,7 @@ __all__ = ["Series", "draw_floors", "series", "source"]
 _COLOURS = (palette.vermillion, palette.blue, palette.green, palette.purple, palette.orange, palette.sky)
 _LINE = 14
 """Points between two labels."""
+_MILLISECOND = 1e-3
 _WIDE = 500
 """A longer axis of times has ticks at powers of ten only."""
 _TOOLS = {"trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang", "nccl": "NCCL"}
@@ -68,23 +69,26 @@ def draw_floors(
     title: str,
     across: str = "tokens",
     ticks: Sequence[int] = (128, 512, 2048, 8192, 32768),
+    named_at_start: Collection[str] = (),
 ) -> "Figure":
     """Draw measured times as dots, a colour per name, and floors in seconds by size as lines.
 
-    A floor with the name of a series has its colour.
+    A floor with the name of a series has its colour. A name stands beside the last point of its curve, or above the
+    first one if it is among `named_at_start`.
     """
     fig, axes = figure(width=8.6, height=4.0)
     colours = dict(zip(dict.fromkeys((*times, *floors)), _COLOURS, strict=False))
     lines = {name: dict(floor) for name, floor in floors.items()}
     dots = {name: dict(zip(one.sizes, one.seconds, strict=True)) for name, one in times.items()}
     smallest = min(second for points in (*lines.values(), *dots.values()) for second in points.values())
-    unit, scale = ("ms", 1e3) if smallest >= 1e-3 else ("µs", 1e6)
+    unit, scale = ("ms", 1e3) if smallest >= _MILLISECOND / 2 else ("µs", 1e6)
     ends = {}
     for style, curves in (("-", lines), ("o", dots)):
         for name, points in curves.items():
             heights = [scale * second for second in points.values()]
             axes.plot(list(points), heights, style, color=colours[name], lw=1.6, ms=7)
-            ends[name] = (max(points), scale * points[max(points)])
+            end = min(points) if name in named_at_start else max(points)
+            ends[name] = (end, scale * points[end])
     axes.set(xscale="log", yscale="log", xlabel=across, ylabel=unit)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     low, high = axes.get_ylim()
@@ -101,6 +105,10 @@ def draw_floors(
     axes.minorticks_off()
     axes.set_title(title)
     fig.draw_without_rendering()  # so that the places in points are final
+    for name in named_at_start:
+        place = ends.pop(name)
+        weight = "bold" if name in times else "normal"
+        axes.annotate(name, place, (-4, 24), textcoords="offset points", color=colours[name], weight=weight)
     _name_ends(axes, ends, colours, bold=times)
     return fig
 

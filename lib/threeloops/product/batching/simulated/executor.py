@@ -17,7 +17,7 @@ class SimulatedExecutor:
         self.cost = cost
 
     def check(self, request: Request) -> None:
-        """Any tokens will do."""
+        """Accept every request, because nothing is computed from its tokens."""
 
     def execute(self, batch: Batch) -> list[Sequence[int]]:
         self.clock.sleep_until(self.clock.now() + self.cost(StepShape.of(batch)))

@@ -159,7 +159,7 @@ class Kubelet:
         return events
 
     def exited(self, now: float, why: str = "the process ended") -> list[ProbeEvent]:
-        """The container ended by itself."""
+        """Note that the container ended by itself, and return the changes."""
         if self.running_since is None:
             return []
         return [*self._unready(now), ProbeEvent(now, "exited", why), *self._end(now, 0.0)]

@@ -55,7 +55,7 @@ class Keys:
 
     @classmethod
     def load(cls, path: Path) -> "Keys":
-        """Raises KeysFileError."""
+        """Read a file of keys. Raises KeysFileError if it cannot be read."""
         path = Path(path)
         keys = cls(path, [])
         keys._clients = _read(path)

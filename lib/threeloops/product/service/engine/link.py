@@ -3,21 +3,23 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from threeloops.frames import FrameReader, frame
-from threeloops.product.service.engine.messages import Message
 
 __all__ = ["MessageLink"]
 
 
 class MessageLink(asyncio.Protocol):
-    """Send and receive messages. Messages sent within one turn of the loop go out in one write.
+    """Send messages, and receive those of `kind`. Messages sent within one turn of the loop go out in one write.
 
     `receive` is called with each message. `lost` is called once, when the other end is gone or sent something that is
     not a message.
     """
 
-    def __init__(self, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]) -> None:
+    def __init__(self, kind: object, receive: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._reader = FrameReader(kind)
         self._receive = receive
         self._lost = lost
@@ -26,13 +28,13 @@ class MessageLink(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, end: socket.socket, kind: object, receive: Callable[[Message], None], lost: Callable[[], None]
+        cls, end: socket.socket, kind: object, receive: Callable[[Any], None], lost: Callable[[], None]
     ) -> "MessageLink":
         _, link = await asyncio.get_running_loop().create_unix_connection(lambda: cls(kind, receive, lost), sock=end)
         return link
 
-    def send(self, message: Message) -> None:
-        """Does nothing once the link is lost."""
+    def send(self, message: msgspec.Struct) -> None:
+        """Send a message, or do nothing once the link is lost."""
         if self._transport is None or self._transport.is_closing():
             return
         if not self._outbox:

@@ -1,18 +1,26 @@
-"""Load the model that an operator names: find its files, and set its dtype and the bits of its weights."""
+"""Load the model that an operator names, with the dtype and the bits of its weights, and the engine around it."""
 
+import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from threeloops.models.gpt import GPT
 from threeloops.models.llama_folder import load_llama_folder
+from threeloops.product.batching import BlockManager, Engine, Policy
+from threeloops.product.decode import ModelRunner
+from threeloops.product.grammar import Grammars
 from threeloops.product.quantized import Scheme, quantize
 from threeloops.product.quantized.gguf import load_gguf
+from threeloops.product.request import Finish, Request, Sampling
+from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.messages import EngineSpec
-from threeloops.product.text import Tokenizer, load_tokenizer
+from threeloops.product.text import ByteTokenizer, Tokenizer, load_tokenizer
 from threeloops.product.trained import RECIPES, trained
+from threeloops.resident import use_huge_pages
 
-__all__ = ["check_tokens", "files_of", "load_model"]
+__all__ = ["check_tokens", "files_of", "fingerprint", "grammars_of", "load_engine", "load_model", "words_of"]
 
 
 def files_of(name: str) -> str:
@@ -62,3 +70,55 @@ def check_tokens(tokenizer: Tokenizer, vocabulary: int) -> None:
                     f"{vocabulary - 1}: correct the folder's tokenizer files and eos_token_id, or resize the model's "
                     "embeddings for it"
                 )
+
+
+def grammars_of(files: str, vocabulary: int) -> Grammars | None:
+    """Return the compiler for grammars, or None if this model cannot follow grammars. The front then refuses them.
+
+    A model cannot if llguidance is not installed, or if its tokenizer has no end token, because an answer could not end
+    where its grammar ends.
+    """
+    tokenizer = load_tokenizer(files) if files else ByteTokenizer()
+    check_tokens(tokenizer, vocabulary)
+    ends = sorted(tokenizer.end_tokens)
+    if not ends:
+        return None
+    with suppress(ImportError):
+        return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends)
+    return None
+
+
+def fingerprint(model: GPT) -> str:
+    """Return a hash of the sizes and all weights, in hexadecimal."""
+    digest = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def load_engine(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
+    """Load the engine and run a first request, so that no client waits for torch's setup on its first call.
+
+    Its prompt has two tokens, because weights are copied in one way for a single row and in another for several.
+    """
+    if spec.threads:
+        torch.set_num_threads(spec.threads)
+    model = load_model(spec, files)
+    grammars = grammars_of(files, model.config.vocabulary_size)
+    runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
+    blocks = BlockManager(spec.blocks, spec.block_size)
+    policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
+    warm_up = Request("warm-up", (0, 0), Sampling(max_tokens=2))
+    Engine(runner, blocks, policy).run([warm_up])
+    if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
+        raise ValueError(f"it cannot generate: {warm_up.error}")
+    if model.head.weight.is_cpu:  # a step on a GPU does not read the weights from here
+        use_huge_pages()
+    return Engine(CountingExecutor(runner), blocks, policy), model
+
+
+def words_of(error: Exception) -> str:
+    """Return the message of an error, with its type unless it is one that operators cause."""
+    words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return words if isinstance(error, ValueError | FileNotFoundError) else f"{type(error).__name__}: {words}"

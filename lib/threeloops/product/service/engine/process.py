@@ -5,33 +5,21 @@ messages, and it sends a step's results in one write, so communication adds almo
 when the socket closes, so it cannot outlive the front.
 """
 
-import hashlib
-import os
-import signal
-import socket
-import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-import torch
-
-from threeloops.frames import FrameReader, frame
-from threeloops.models.gpt import GPT
-from threeloops.product.batching import Engine, Policy
-from threeloops.product.decode import BlockManager, ModelRunner
-from threeloops.product.grammar import GrammarError, Grammars
-from threeloops.product.request import Batch, Finish, Request, Sampling, TokenLogprobs
+from threeloops.product.batching import Engine
+from threeloops.product.grammar import GrammarError
+from threeloops.product.request import Batch, Finish, Request, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
-from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
+from threeloops.product.service.engine.front import Front
+from threeloops.product.service.engine.loading import files_of, fingerprint, load_engine, words_of
 from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
     Credit,
-    EngineSpec,
     Failed,
     Finished,
     FromEngine,
@@ -43,32 +31,26 @@ from threeloops.product.service.engine.messages import (
     ToEngine,
     Tokens,
 )
-from threeloops.product.text import ByteTokenizer, load_tokenizer
 from threeloops.product.token_stream import Backlog
-from threeloops.resident import use_huge_pages
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Serve the socket that is standard input. Printed output goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front decides what it means
-    end = socket.socket(fileno=os.dup(0))
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    front = _Front(end)
+    front = Front(ToEngine)
     (load,) = front.heard(wait=True)
     assert isinstance(load, Load)
     started = time.monotonic()
     try:
         files = files_of(load.spec.model)
-        engine, model = _load(load.spec, files)
-        fingerprint = _fingerprint(model) if load.spec.fingerprint else ""
+        engine, model = load_engine(load.spec, files)
+        weights_hash = fingerprint(model) if load.spec.fingerprint else ""
     except Exception as error:  # whatever a model can be wrong with
-        _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {_words(error)}")
+        _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {words_of(error)}")
     config = model.config
     seconds = time.monotonic() - started
-    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, fingerprint)])
+    front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, weights_hash)])
     server = _Server(engine, front, load.spec.window)
     try:
         while True:
@@ -77,7 +59,7 @@ def main() -> None:
         _give_up(front, f"the engine failed: {error!r}")
 
 
-def _give_up(front: "_Front", reason: str) -> NoReturn:
+def _give_up(front: Front, reason: str) -> NoReturn:
     front.tell([Failed(reason)])
     front.hang_up(1)
 
@@ -90,51 +72,6 @@ class _Checked:
     error: BaseException | None
 
 
-class _Front:
-    """The other end of the socket. A thread reads its messages. If it hangs up, this process ends at once."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._changed = threading.Condition()
-        self._heard: list[Message | _Checked] = []
-        threading.Thread(target=self._listen, name="front", daemon=True).start()
-
-    def hear(self, message: Message | _Checked) -> None:
-        """Add a message from this process itself. Any thread may call this."""
-        with self._changed:
-            self._heard.append(message)
-            self._changed.notify()
-
-    def heard(self, wait: bool) -> list[Message | _Checked]:
-        """Return the messages since the last call. If `wait` is set, wait until there is one."""
-        with self._changed:
-            while wait and not self._heard:
-                self._changed.wait()
-            heard = self._heard
-            self._heard = []
-            return heard
-
-    def tell(self, messages: list[FromEngine]) -> None:
-        try:
-            self._end.sendall(b"".join(map(frame, messages)))
-        except OSError:
-            self.hang_up(0)
-
-    def hang_up(self, code: int) -> NoReturn:
-        """End the process even while its threads load a model or compute a step."""
-        sys.stderr.flush()
-        os._exit(code)
-
-    def _listen(self) -> None:
-        reader = FrameReader(ToEngine)
-        try:
-            while data := self._end.recv(1 << 16):
-                for message in reader.feed(data):
-                    self.hear(message)
-        finally:  # also what is no message: the front would never make sense again
-            self.hang_up(0)
-
-
 class _Server:
     """The engine and its readers. If a reader is `window` tokens behind, its request is paused until the reader has
     taken half of them. A paused request gives its seat and its blocks to others.
@@ -143,7 +80,7 @@ class _Server:
     not wait for a slow grammar.
     """
 
-    def __init__(self, engine: Engine, front: _Front, window: int) -> None:
+    def __init__(self, engine: Engine, front: Front, window: int) -> None:
         self._engine = engine
         self._front = front
         self._window = window
@@ -253,53 +190,3 @@ class _Server:
             else:
                 stream.pause_if_full(self._engine.scheduler.pause)
         return [*([Tokens(tokens, logprobs, prompt_logprobs, cached)] if tokens else []), *ends]
-
-
-def _load(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
-    """Load the engine and run a first request, so that no client waits for torch's setup on its first call.
-
-    Its prompt has two tokens, because weights are copied in one way for a single row and in another for several.
-    """
-    if spec.threads:
-        torch.set_num_threads(spec.threads)
-    model = load_model(spec, files)
-    grammars = _grammars(files, model.config.vocabulary_size)
-    runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
-    blocks = BlockManager(spec.blocks, spec.block_size)
-    policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)
-    warm_up = Request("warm-up", (0, 0), Sampling(max_tokens=2))
-    Engine(runner, blocks, policy).run([warm_up])
-    if warm_up.finish is Finish.ERROR:  # a version that answers nobody must not replace one that does
-        raise ValueError(f"it cannot generate: {warm_up.error}")
-    if model.head.weight.is_cpu:  # a step on a GPU does not read the weights from here
-        use_huge_pages()
-    return Engine(CountingExecutor(runner), blocks, policy), model
-
-
-def _grammars(files: str, vocabulary: int) -> Grammars | None:
-    """Return the compiler for grammars, or None if this model cannot follow grammars. The front then refuses them.
-
-    A model cannot if llguidance is not installed, or if its tokenizer has no end token, because an answer could not end
-    where its grammar ends.
-    """
-    tokenizer = load_tokenizer(files) if files else ByteTokenizer()
-    check_tokens(tokenizer, vocabulary)
-    ends = sorted(tokenizer.end_tokens)
-    if not ends:
-        return None
-    with suppress(ImportError):
-        return Grammars([tokenizer.piece(token) for token in range(vocabulary)], ends)
-    return None
-
-
-def _fingerprint(model: GPT) -> str:
-    digest = hashlib.blake2b(repr(model.config).encode(), digest_size=16)
-    for name, weight in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(weight.cpu().contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _words(error: Exception) -> str:
-    words = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    return words if isinstance(error, ValueError | FileNotFoundError) else f"{type(error).__name__}: {words}"

@@ -69,11 +69,11 @@ class ServiceMetrics:
             self._of("vllm:request_success", reason)
 
     def started(self, prompt_tokens: int) -> "RequestMetrics":
-        """A request has come, and is about to queue. Nothing is counted if it is refused then."""
+        """Return the metrics of a request that is about to queue. If it is then refused, nothing is counted."""
         return RequestMetrics(self, prompt_tokens)
 
     def refused(self, code: str) -> None:
-        """A request was not taken on. `code` is one of the service's own error codes, never a client's text."""
+        """Count a refused request. `code` is one of the service's own error codes, never a client's text."""
         self._of("threeloops:requests_refused", code[:_LONGEST_CODE]).inc()
 
     def engine(self, load: EngineLoad | None, queued: int = 0) -> None:

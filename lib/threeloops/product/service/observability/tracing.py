@@ -32,7 +32,7 @@ class RequestSpan:
         return f"{context.trace_id:032x}" if context.is_valid else None
 
     def event(self, name: str) -> None:
-        """`name` has begun: "queue", "prefill" or "decode"."""
+        """Note the beginning of a phase: "queue", "prefill" or "decode"."""
         self._span.add_event(name)
 
     def finished(self, reason: str, completion_tokens: int) -> None:

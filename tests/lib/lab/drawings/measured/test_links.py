@@ -6,6 +6,7 @@ import io
 from importlib.resources import files
 
 import pytest
+from threeloops.hardware import accelerator
 from threeloops.lab.drawings.measured import links
 from threeloops.lab.drawings.measured.series import Series
 from threeloops.training.collectives import fit
@@ -77,3 +78,21 @@ def test_the_picture_has_every_time_once(own):
     assert ("vLLM's own" in lines) is own
     if own:
         assert max(lines["vLLM's own"].get_xdata()) == 2**28
+
+
+@pytest.mark.parametrize(("device", "folder"), [("A100 SXM 80GB", "a100_sxm"), ("H200 SXM", "h200_sxm")])
+def test_other_collectives_are_those_of_the_table(device, folder):
+    wanted = {"device": folder, "num_gpus": "8", "op_name": "all_gather", "nccl_dtype": "half"}
+    same(links.nccl(device, "all_gather"), rows("nccl", wanted))
+
+
+def test_lab_08s_dive_says_where_the_switch_adds():
+    """On the H200 an all-reduce has more bus bandwidth than a link, which no ring can have."""
+    ratios = {}
+    for device in ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200"):
+        gather, reduce = links.nccl(device, "all_gather"), links.nccl(device)
+        assert gather.sizes[-1] == reduce.sizes[-1] == 2**29
+        buses = [share * 2**29 / times.seconds[-1] for share, times in ((7 / 8, gather), (14 / 8, reduce))]
+        ratios[device] = buses[1] / buses[0]
+        assert (buses[1] > accelerator(device).link_bandwidth) == (device == "H200 SXM")
+    assert list(ratios.values()) == pytest.approx([1.08, 1.33, 1.37, 1.14], abs=0.005)

@@ -7,8 +7,11 @@ import math
 from importlib.resources import files
 
 import pytest
+from threeloops.hardware import accelerator
 from threeloops.lab.drawings.measured import attention, experts, serving
 from threeloops.lab.drawings.measured.series import Series, draw_floors
+from threeloops.models.gpt_config import GPTConfig
+from threeloops.product.batching import RooflineCost
 
 NODE = {"device": "h100_sxm"}
 
@@ -101,7 +104,9 @@ def test_lab_16_says_one_factor_for_all_batches():
     assert 1e3 * real.at(64) == pytest.approx(13.1, abs=0.05)
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [((2e-3, 9e-3), "ms"), ((2e-6, 9e-3), "µs")])
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [((2e-3, 9e-3), "ms"), ((6e-4, 9e-3), "ms"), ((4e-4, 9e-3), "µs"), ((2e-6, 9e-3), "µs")]
+)
 def test_the_picture_has_every_point_and_suits_its_unit(seconds, unit):
     times = {"measured": Series((1, 4), seconds, "")}
     axes = draw_floors(times, {"floor": {1: seconds[0], 4: seconds[1]}}, "title", ticks=(1, 4)).axes[0]
@@ -120,6 +125,13 @@ def test_names_of_curves_that_end_together_stand_a_line_apart():
     fig.draw_without_rendering()
     heights = [text.get_window_extent().y0 * 72 / fig.dpi for text in fig.axes[0].texts]
     assert all(above - below > 12 for below, above in zip(heights, heights[1:], strict=False))
+
+
+def test_a_name_can_stand_above_the_first_point():
+    times = {name: Series((1, 2), (1e-3, 2e-3), "") for name in ("a", "b")}
+    fig = draw_floors(times, {}, "title", ticks=(1, 2), named_at_start=("b",))
+    places = {text.get_text(): tuple(text.xy) for text in fig.axes[0].texts}
+    assert places == {"a": (2, 2.0), "b": (1, 1.0)}
 
 
 def test_a_time_that_was_not_measured_is_refused():
@@ -142,3 +154,47 @@ def test_lab_15_says_what_decode_attention_takes():
     latent = attention.latent_decode("H100 SXM", 64)
     assert many.at(8192) / latent.at(8192) == pytest.approx(2.76, abs=0.005)
     assert pytest.approx(242, abs=0.5) == 2 * 128 * (576 + 512) / (576 * 2)
+
+
+def test_a_large_replica_is_the_one_of_the_table():
+    wanted = {"backend": "trtllm", "system": "h100_sxm", "gemm_quant_mode": "", "tp_size": "8"}
+    wanted |= {"model_path": "meta-llama/Llama-3.1-8B-Instruct", "isl": "2048", "osl": "512"}
+    eight = serving.per_token("H100 SXM", 2048, 512, gpus=8)
+    same(eight, packed("serving", "batch_size", "silicon_tpot_ms", **wanted))
+    assert eight.source.startswith("8 × H100 SXM, TensorRT-LLM 1.0.0rc3, measured by NVIDIA")
+
+
+def test_all_reduces_are_those_of_the_table_and_between_its_sizes_a_line_of_logs():
+    wanted = {"kernel_source": "TRTLLM", "tool": "trtllm/1.3.0rc20", "num_gpus": "8"}
+    times = packed("custom_all_reduce", "message_size", "us", **NODE, **wanted)
+    for elements, seconds in times.items():
+        assert serving.all_reduce_seconds("H100 SXM", 8, 2 * elements) == pytest.approx(seconds, rel=1e-12)
+    middle = serving.all_reduce_seconds("H100 SXM", 8, 2**19.5)
+    assert middle == pytest.approx(math.sqrt(times[2**18] * times[2**19]), rel=1e-12)
+
+
+def test_lab_18_says_when_one_large_replica_is_faster():
+    """By bytes and FLOPs it always is. Measured are 1.29 times for 64 requests, and 0.91 times for 128."""
+    one, eight = (serving.per_token("H100 SXM", 2048, 512, gpus=gpus) for gpus in (1, 8))
+    assert one.at(8) / eight.at(64) == pytest.approx(1.29, abs=0.005)
+    assert one.at(16) / eight.at(128) == pytest.approx(0.91, abs=0.005)
+    weights, token = 2 * (32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 128256 * 4096), 131072
+    head = 2 * 128256 * 4096
+    cost = RooflineCost(GPTConfig(128256, 32, 32, 8, 4096, 14336, 8192, tied_embeddings=False), accelerator("H100 SXM"))
+    for requests, gpus in ((16, 1), (128, 8)):
+        decode = (weights + requests * 2305 * token) / 3.35e12
+        flops = (weights - head) * (requests + 2047) + head * requests
+        pairs = (requests - 1) * 2304 + 2048 * 2049 / 2
+        mixed = max((flops + 4 * 32 * 4096 * pairs) / 989.4e12, 0)
+        expected = [(decode + (requests - 1) / 512 * (mixed - decode)) / gpus]
+        sums = [64 * serving.all_reduce_seconds("H100 SXM", 8, 8192 * count) for count in (requests, requests + 2047)]
+        expected.append(expected[0] + sums[0] + (requests - 1) / 512 * (sums[1] - sums[0]))
+        found = [
+            serving.modelled_per_token(cost, requests, 2048, 512, gpus, exchange)
+            for exchange in (
+                lambda tokens: 0.0,
+                lambda tokens: 64 * serving.all_reduce_seconds("H100 SXM", 8, 8192 * tokens),
+            )
+        ]
+        assert found == pytest.approx(expected, rel=1e-9)
+    assert [1e3 * seconds for seconds in found] == pytest.approx([2.50, 5.77], abs=0.005)

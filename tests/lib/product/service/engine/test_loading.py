@@ -12,8 +12,7 @@ from threeloops.product.quantized import QuantizedLinear
 from threeloops.product.quantized.gguf import TensorType, export_gguf
 from threeloops.product.request import Request, Sampling
 from threeloops.product.service.engine import EngineSpec
-from threeloops.product.service.engine.loading import check_tokens, files_of, load_model
-from threeloops.product.service.engine.process import _load
+from threeloops.product.service.engine.loading import check_tokens, files_of, load_engine, load_model
 from threeloops.product.text import ByteTokenizer, load_tokenizer
 from trained_tokenizer import SIZE, byte_level, write_tokenizer
 
@@ -88,7 +87,7 @@ def test_a_token_that_the_model_lacks_may_be_special_otherwise(tmp_path):
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3)], ids=["one token", "several tokens"])
 def test_the_first_client_waits_for_nothing_that_the_second_does_not(tmp_path, prompt):
     save_llama_folder(GPT(GPTConfig.tiny()), tmp_path / "folder")
-    engine, _ = _load(EngineSpec(str(tmp_path / "folder"), device="cpu"), str(tmp_path / "folder"))
+    engine, _ = load_engine(EngineSpec(str(tmp_path / "folder"), device="cpu"), str(tmp_path / "folder"))
     found = []
     for client in ("first", "second"):
         with Operators() as operators:
