@@ -225,6 +225,17 @@ def test_the_spread_of_steps_is_found_and_drawn_again():
     assert [other(DECODE) for _ in range(5)] != first
 
 
+def test_a_pause_is_neither_expected_nor_drawn():
+    """One step of 6,000 took 50 times as long, as when the system stood still."""
+    steps = some_steps(6000)
+    _, seconds = noisy(steps, 1)
+    usual = fit(steps, seconds)
+    seconds[3000] *= 50
+    paused = fit(steps, seconds)
+    assert len(paused.spread.ratios) == 5999 and paused.spread.quantile(1) < 5
+    assert sum(map(paused, steps)) == pytest.approx(sum(map(usual, steps)), rel=1e-3)
+
+
 def test_slow_stretches_stay_together():
     """Means of 30 steps spread by 0.25; if each step were drawn by itself, they would spread by 0.4 / √30 = 0.07."""
     steps = some_steps(6000)
