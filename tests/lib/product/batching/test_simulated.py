@@ -193,10 +193,10 @@ TRUE = FittedCost({"step": 2e-3, "sample": 1e-4, "prompt token": 8e-5, "key": 1e
 
 
 def noisy(steps, seed, slow=0.0):
-    """Times whose ratio to the true mean is gamma-distributed with a deviation of 25%, and `slow` for 50 in a row."""
+    """Times whose ratio to the true mean is gamma-distributed with a deviation of 25%, and `slow` for 500 in a row."""
     random = np.random.default_rng(seed)
     ratios = random.gamma(16, 1 / 16, len(steps))
-    ratios *= np.where(np.arange(len(steps)) // 50 % 2, 1 + slow, 1 - slow)
+    ratios *= np.where(np.arange(len(steps)) // 500 % 2, 1 + slow, 1 - slow)
     return ratios, [float(ratio) * TRUE(step) for ratio, step in zip(ratios, steps, strict=True)]
 
 

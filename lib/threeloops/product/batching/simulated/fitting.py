@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.product.batching.blocks import padded_together
 from threeloops.product.batching.simulated.spread import Spread
-from threeloops.product.batching.simulated.steps import Cost, StepShape
+from threeloops.product.batching.simulated.steps import Cost, StepShape, padded_together
 
 __all__ = ["FittedCost", "fit"]
 
@@ -65,8 +64,8 @@ def fit(steps: Sequence[StepShape], seconds: Sequence[float], block_size: int = 
     if not min(seconds) > 0:
         raise ValueError(f"a step took {min(seconds)} s: expected times above 0")
     times = np.array(seconds)
-    found = (_features(step, block_size) for step in steps)
-    rows = np.array([[features[name] for name in names] for features in found], dtype=float)
+    quantities = (_features(step, block_size) for step in steps)
+    rows = np.array([[features[name] for name in names] for features in quantities], dtype=float)
     weights, expected = _reweighted(rows, times)
     usual = times <= _PAUSE * expected
     if not usual.all() and usual.sum() >= len(names):
