@@ -54,7 +54,11 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
                 for service in SERVICES
             },
             "one prefill side and one decode side": facts,
-            "tiers": {tier.name: [tier.blocks, tier.latency, tier.bandwidth] for tier in TIERS},
+            "tiers below the GPU's memory": {
+                tier.name: {"blocks": tier.blocks, "latency, s": tier.latency, "bandwidth, bytes/s": tier.bandwidth}
+                for tier in TIERS[1:]
+            },
+            "blocks in the GPU's memory": TIERS[0].blocks,
         },
         [*predictions, *real],
         [

@@ -16,16 +16,16 @@ from contextlib import aclosing
 from statistics import median
 
 from threeloops.models.gpt import GPT
-from threeloops.product.batching import Engine, FittedCost, fit
+from threeloops.product.batching import Engine, FittedCost, StepShape, fit
 from threeloops.product.decode import ModelRunner, PagedCache
 from threeloops.product.disaggregated.real import (
     BlockLink,
     DisaggregatedService,
+    TurnClock,
     replay_two_sides,
 )
 from threeloops.product.disaggregated.real.messages import Blocks
 from threeloops.product.loadgen import Arrival, Metrics, lognormal, measure, on_off, poisson, replay, trace, uniform
-from threeloops.product.loadgen.replay import ReplayedStep
 from threeloops.product.loadgen.trace import requests_of
 from threeloops.product.request import Request, Sampling
 from threeloops.product.service.engine import EngineClient, EngineSpec
@@ -36,17 +36,42 @@ from benchmarks.progress import finished
 from benchmarks.result import Prediction
 from benchmarks.serving_prediction import POLICY, CpuClock, NewEngine, one_thread
 
-__all__ = ["link_of_a_socket", "process_rows", "real_rows"]
+__all__ = ["link_of_a_socket", "process_rows", "real_rows", "steps_side_by_side"]
 
 SIDES = "1 prefill and 1 decode, CPU seconds of one thread each"
 QUANTITIES: tuple[tuple[str, str, Callable[[Metrics], float]], ...] = (
     ("throughput", "tokens/s", lambda metrics: metrics.throughput),
     ("P50 time to first token", "s", lambda metrics: metrics.ttft.p50),
     ("P90 time to first token", "s", lambda metrics: metrics.ttft.p90),
+    ("mean time per output token", "s", lambda metrics: metrics.tpot.mean),
     ("P50 time per output token", "s", lambda metrics: metrics.tpot.p50),
     ("P90 time per output token", "s", lambda metrics: metrics.tpot.p90),
     ("P50 end to end", "s", lambda metrics: metrics.end_to_end.p50),
 )
+
+
+def steps_side_by_side(
+    new_engine: Callable[[Clock], Engine], traces: Sequence[Sequence[Arrival]]
+) -> list[tuple[StepShape, float]]:
+    """Replay each trace on an engine of its own. The engine whose clock is behind makes the next step."""
+    steps = []
+    clocks = [TurnClock() for _ in traces]
+    engines = [new_engine(clock) for clock in clocks]
+    coming = [sorted(requests_of(arrivals, 256), key=lambda request: -request.arrival) for arrivals in traces]
+    while left := [place for place, engine in enumerate(engines) if coming[place] or engine.requests]:
+        place = min(left, key=lambda place: clocks[place].now())
+        clock = clocks[place]
+        began = clock.now()
+        clock.begin()
+        while coming[place] and coming[place][-1].arrival <= began:
+            engines[place].add(coming[place].pop())
+        batch = engines[place].step()
+        clock.end()
+        if batch.chunks:
+            steps.append((StepShape.of(batch), clock.now() - began))
+        elif coming[place]:
+            clock.sleep_until(coming[place][-1].arrival)
+    return steps
 
 
 def link_of_a_socket(rounds: int = 200) -> Link:
@@ -79,11 +104,15 @@ def real_rows(
 ) -> tuple[list[Prediction], dict[str, float]]:
     """Times of two traces on one prefill side and one decode side, predicted from the steps of a single engine.
 
-    The single engine replays a third trace before and after each of the others, because a processor's speed drifts
-    over minutes. The second result has facts: the link, and sent bytes over those of the closed form.
+    Two single engines replay other traces before and after each of these, because a processor's speed drifts over
+    minutes. They take turns, as the two sides do, and so each finds as little of its weights in the processor's caches.
+    The second result has facts: the link, and sent bytes over those of the closed form.
     """
     rate = _capacity(model, new_engine)
-    calibration = trace(on_off(0.6 * rate, 32 / rate, 24 / rate, 31), requests, PROMPTS, ANSWERS, seed=31)
+    calibration = [
+        trace(on_off(0.6 * rate, 32 / rate, 24 / rate, seed), requests // 2, PROMPTS, ANSWERS, seed=seed)
+        for seed in (31, 35)
+    ]
     traces = _traces(rate, requests)
     link = link_of_a_socket()
 
@@ -92,8 +121,8 @@ def real_rows(
         assert isinstance(engine.executor, ModelRunner)
         return engine, engine.executor.cache
 
-    def calibrated() -> list[ReplayedStep]:
-        return replay(new_engine(model, POLICY, CpuClock()), calibration).steps
+    def calibrated() -> list[tuple[StepShape, float]]:
+        return steps_side_by_side(lambda clock: new_engine(model, POLICY, clock), calibration)
 
     block_size = new_engine(model, POLICY, CpuClock()).scheduler.blocks.block_size
     predicted: dict[str, list[Metrics]] = {case: [] for case in traces}
@@ -104,7 +133,7 @@ def real_rows(
         for case, arrivals in traces.items():
             real = replay_two_sides(arrivals, new_side, link, handover)
             later = calibrated()
-            cost = fit([step.shape for step in steps + later], [step.seconds for step in steps + later])
+            cost = fit(*zip(*steps, *later, strict=True))
             steps = later
             measured[case].append(measure(real.requests))
             predicted[case].append(measure(_simulated(model, new_engine, cost, link, handover, arrivals)))

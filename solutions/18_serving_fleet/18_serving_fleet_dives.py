@@ -224,6 +224,7 @@ with reveal("routing"):
 # The library simulates this (`threeloops.product.disaggregated`): every GPU is the engine of lab 16 in virtual time, and
 # each end of a link sends or receives one prompt's cache at a time.
 
+
 # %% tags=["demo"]
 def served(requests, prefill_gpus, decode_gpus, link=50e9, **limits):
     """(TTFT, mean gap) of each request in seconds. Without prefill GPUs, the others do both. `link`: bytes per second."""

@@ -11,7 +11,13 @@ from threeloops.lab.widgets.style import palette
 __all__ = ["course_map"]
 
 _RADIUS = {"start": 0.0, "inner": 1.0, "training": 1.85, "product": 2.7, "meet": 3.5}
-_COLOUR = {"start": palette.ink, "inner": palette.vermillion, "training": palette.blue, "product": palette.green, "meet": palette.purple}
+_COLOUR = {
+    "start": palette.ink,
+    "inner": palette.vermillion,
+    "training": palette.blue,
+    "product": palette.green,
+    "meet": palette.purple,
+}
 _NODE = 0.29
 
 

@@ -249,6 +249,20 @@ def test_a_block_is_loaded_from_the_store_if_that_is_faster_than_computing_it():
     assert run.store.hits == [20] and run.store.misses == 40
 
 
+def test_a_prompt_that_loses_its_blocks_gives_up_its_place_and_is_sent_again():
+    """Blocks that are loaded for the fourth request take the room of the third, in the middle of its prompt."""
+    policy = replace(ONE, prefix_cache=True, token_budget=8)
+    arrivals = [arrival(0.0, 25, 2, 1), arrival(2.0, 45, 2, 9), arrival(5.0, 40, 2, 2), arrival(5.045, 25, 2, 1)]
+    kind = deployment("chunks", policy=policy, link=Link(0.0, 1e8), store=(Tier("host", 100, 0.0, 2e5),))
+    run = simulate(arrivals, replace(kind, prefill=Pool(1, policy, 12)))
+    check(run, arrivals)
+    third, fourth = run.journeys[2:]
+    assert fourth.loaded_tokens == 24
+    assert third.placed == pytest.approx(5.045 + 0.012), "again, as soon as the blocks have been loaded"
+    assert third.bytes == 2400 + 4000, "three chunks, and then everything"
+    assert third.request.token_times[0] == pytest.approx(5.054 + 0.003 + 2 * 0.018)
+
+
 # Failures.
 
 
@@ -256,6 +270,14 @@ def test_a_prompt_begins_again_when_its_machine_fails():
     failure = MachineFailure(0.02, "prefill", restart=1.0)
     (journey,) = simulate([arrival()], deployment(failures=(failure,))).journeys
     assert journey.request.token_times[0] == pytest.approx(1.02 + 0.03) and journey.tries == 2
+
+
+def test_the_step_of_a_machine_that_failed_is_over():
+    """It is back at once, and computes 100 and 20 tokens of the prompt, as if the step had never begun."""
+    failure = MachineFailure(0.05, "prefill", restart=0.0)
+    run = simulate([arrival(prompt=120)], deployment(failures=(failure,)))
+    assert run.requests[0].token_times[0] == pytest.approx(0.05 + 0.11 + 0.03)
+    assert run.machines[0].busy == pytest.approx(0.19), "the rest of the first step is not computed"
 
 
 def test_a_failure_during_the_transfer_costs_the_prompt_but_not_the_first_token():
@@ -306,6 +328,13 @@ def test_without_decode_machines_everybody_gets_an_error():
     assert [request.error for request in run.requests] == ["no decode machine is left"] * 2
 
 
+def test_who_waits_for_room_on_the_last_decode_machine_gets_an_error_when_it_fails():
+    one_seat = Pool(1, replace(ONE, max_running=1))
+    kind = deployment("whole", link=Link(0.0, 1e9), failures=(MachineFailure(0.2, "decode"),), tries=1)
+    run = simulate([arrival(output=50), arrival(output=50, seed=2)], replace(kind, decode=one_seat))
+    assert run.errors == ["decode-0 failed, in try 1 of 1", "no decode machine is left"]
+
+
 # Changes of roles.
 
 
@@ -329,6 +358,9 @@ def test_a_machine_changes_its_role_when_the_load_does_and_serves_again():
     ]
     assert away == pytest.approx([0.5] * len(away)), "each change takes half a second"
     assert run.metrics().ttft.p90 < fixed.metrics().ttft.p90
+    patient = simulate(arrivals, deployment(roles=replace(roles, pause=60.0), **common))
+    moved = [life for life in patient.machines if len(life.roles) > 1]
+    assert len(moved) == 1 and len(moved[0].roles) == 3, "the second change would come too soon after the first"
 
 
 def test_between_the_marks_nothing_changes():

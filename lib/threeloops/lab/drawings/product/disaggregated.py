@@ -25,11 +25,11 @@ _Route = Callable[[int, list[Any]], int]
 
 
 def serve_really(route: _Route, target: Callable[..., Any]) -> list[tuple[str, str, str, str, str]]:
-    """Serve six prompts at once, and return a row for each: its tokens, who computed it, the times, and whether its tokens
-    are those of one engine.
+    """Serve six prompts at once. Return a row for each: its length, who computed it, the times, and whether its tokens
+    are those of a single engine.
 
-    `route(prompt, targets)` chooses between the prefill process, 0, and the decode process, 1. `target` makes a target from
-    queued tokens, cached tokens, tokens per second, and seconds per token. The speeds are measured before. Raises
+    `route(prompt, targets)` chooses between the prefill process, 0, and the decode process, 1. `target` makes a target
+    from queued tokens, cached tokens, tokens per second, and seconds per token. The speeds are measured before. Raises
     TimeoutError after 90 s.
     """
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already

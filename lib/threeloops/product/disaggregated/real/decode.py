@@ -15,6 +15,7 @@ from threeloops.product.disaggregated.real.messages import (
     FromRole,
     Handed,
     HandoverError,
+    HasRead,
     Progress,
     Received,
     Reserve,
@@ -22,7 +23,7 @@ from threeloops.product.disaggregated.real.messages import (
 )
 from threeloops.product.disaggregated.real.prefill import Send, outcome_of, refusal
 from threeloops.product.request import Batch, Request
-from threeloops.product.service.engine.messages import Credit, Submit
+from threeloops.product.service.engine.messages import Submit
 from threeloops.product.token_stream import Backlog
 
 __all__ = ["DecodeRole"]
@@ -73,10 +74,10 @@ class DecodeRole:
         """Forget a request, because the front says that its reader is gone."""
         self._forget(number)
 
-    def credit(self, credit: Credit) -> None:
+    def read(self, message: HasRead) -> None:
         """Take in that a reader has taken tokens."""
-        if (stream := self._streams.get(credit.number)) is not None:
-            stream.read += credit.tokens
+        if (stream := self._streams.get(message.number)) is not None:
+            stream.read = message.tokens
             stream.resume_if_read(self.engine.scheduler.resume)
 
     def connected(self, send: Send) -> None:

@@ -9,12 +9,13 @@ token at once, and the decode process about all of them (Progress). Whoever has 
 import msgspec
 
 from threeloops.product.request import TokenLogprobs
-from threeloops.product.service.engine.messages import Cancel, Credit, EngineSpec, Failed, Submit
+from threeloops.product.service.engine.messages import Cancel, EngineSpec, Failed, Submit
 
 __all__ = [
     "Abandon", "AskRoleState", "AskUnfinished", "Blocks", "CacheFormat", "Connect", "Connected", "Declined",
-    "Disconnected", "Ended", "FromDecode", "FromPrefill", "FromRole", "Handed", "HandoverError", "Hello", "Progress",
-    "Received", "Reserve", "Reserved", "RoleReady", "RoleState", "StartRole", "ToRole", "Unfinished", "Welcome",
+    "Disconnected", "Ended", "FromDecode", "FromPrefill", "FromRole", "Handed", "HandoverError", "HasRead", "Hello",
+    "Progress", "Received", "Reserve", "Reserved", "RoleReady", "RoleState", "StartRole", "ToRole", "Unfinished",
+    "Welcome",
 ]  # fmt: skip
 
 
@@ -144,6 +145,14 @@ class Connect(msgspec.Struct, tag=True):
     generation: int
 
 
+class HasRead(msgspec.Struct, tag=True):
+    """The reader of a request has taken so many tokens, all together. A process that does not have the request yet, or
+    lost it with an earlier message, is right again with the next."""
+
+    number: int
+    tokens: int
+
+
 class AskUnfinished(msgspec.Struct, tag=True):
     """Ask which requests are left, once connection `generation` has ended and all that it brought has been taken in."""
 
@@ -155,7 +164,7 @@ class AskRoleState(msgspec.Struct, tag=True):
     question: int
 
 
-ToRole = StartRole | Connect | Submit | Cancel | Credit | AskUnfinished | AskRoleState
+ToRole = StartRole | Connect | Submit | Cancel | HasRead | AskUnfinished | AskRoleState
 
 
 # From either process to the front.
@@ -224,7 +233,7 @@ class RoleState(msgspec.Struct, tag=True):
     sent_bytes: int = 0
     """The bytes of keys and values that were sent."""
     fault: str = ""
-    """What is wrong with the table of blocks, or "" if nothing is."""
+    """The error of the table of blocks, or "" if it has none."""
 
 
 FromRole = RoleReady | Failed | Connected | Disconnected | Progress | Ended | Unfinished | RoleState
