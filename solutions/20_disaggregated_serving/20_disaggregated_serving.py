@@ -496,13 +496,13 @@ def require_plan(choose, name, seeds):
 
 
 # %% tags=["demo", "opening"] jupyter={"source_hidden": true}
-plot, axes = figure(width=9.5, height=3.2)
+plot, axes = figure(width=8.0, height=2.9)
 
 
 def bars(row, at, width, color, text=""):
     axes.barh(row, width, left=at, height=0.55, color=color, edgecolor=palette.ink, lw=0.5)
     if text:
-        axes.text(at + width / 2, row, text, ha="center", va="center", color="black", size=9)
+        axes.text(at + width / 2, row, text, ha="center", va="center", color="black")
 
 
 for n in range(3):
@@ -520,7 +520,7 @@ axes.text(11.3, 0.72, "its cache travels", color=palette.blue, va="center", weig
 axes.text(-0.3, 2.4, "one GPU", ha="right", va="center")
 axes.text(-0.3, 1.2, "GPU for prompts", ha="right", va="center")
 axes.text(-0.3, 0.2, "GPU for answers", ha="right", va="center")
-axes.set(xlim=(-2.6, 14.6), ylim=(-0.3, 2.9))
+axes.set(xlim=(-2.9, 14.7), ylim=(-0.3, 2.9))
 axes.axis("off")
 show.figure(
     plot, "A long prompt stops the answers of others on one GPU; on two GPUs it does not, but its cache has to travel"
@@ -532,8 +532,8 @@ show.figure(
 # and values of a prompt, its *cache*, then travel from a prefill GPU to a decode GPU before the second token.
 #
 # You build what such a service needs to know: what a cache weighs, how it travels, how many GPUs of each kind, which
-# of them takes a prompt, and what to keep. In the last exercise you decide for four services. Times of GPUs come from a
-# model (`step_seconds`, in the folded cell above): nothing here was measured on a GPU by us.
+# of them takes a prompt, and what to keep. In the last exercise you decide for four services. All GPU
+# times come from a model (`step_seconds`, in the folded cell above). We measured none of them on a GPU.
 #
 # ## 1 · What a prompt weighs
 #
@@ -543,20 +543,20 @@ show.figure(
 # *Worked example.* 100 tokens in blocks of 16 need 7 blocks, the last partly empty. In each of 32 layers a block has
 # 16 · 4,096 = 65,536 B. That is 7 · 32 = 224 messages, and 14.7 MB. At 50 GB/s one message takes 1.31 µs. But a network card
 # starts a message at most every 2 µs, an assumption of this lab, so 224 messages take 448 µs, and the last arrives 14 µs
-# later: 462 µs. In blocks of 64 it is 2 · 32 messages of 5.24 µs: 350 µs, with more bytes.
+# later: 462 µs. In blocks of 64 it is 2 · 32 messages of 5.24 µs: 350 µs, although more bytes move.
 #
 # ### Exercise 1 (14 points)
 #
 # `travel(model, tokens, held, block, link) -> Travel(bytes, messages, seconds)` for a prompt of `tokens` tokens in blocks
 # of `block`, the last of which may be partly empty and moves whole.
 #
-# - The decode GPU already holds the first `held` tokens. Blocks that it holds completely stay at home.
+# - The decode GPU already holds the first `held` tokens. Blocks that it holds completely do not move.
 # - A model with `latent` caches one vector of so many elements per token and layer, instead of keys and values.
-# - Each message takes the larger of `link.gap` and its bytes over `link.bandwidth`. The latency passes once. If nothing
+# - Each message takes the larger of `link.gap` and its bytes over `link.bandwidth`. Add the latency once. If nothing
 #   moves, it takes 0 s.
 # - ValueError unless `tokens` ≥ 1 and 0 ≤ `held` ≤ `tokens`.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "weight",
     "A prompt of 4,000 tokens takes 94 ms to compute on this H100. How long does its cache travel at 400 Gbit/s, in blocks of 16?",
@@ -587,8 +587,8 @@ with check("travel", "bytes, messages and seconds", part="values", hidden="other
         "whole": "the last block moves whole",
         "latent": "a latent model caches one vector, without a factor of 2 and without heads",
         "gap": "a message takes at least `link.gap`",
-        "far": "each message takes the larger of the gap and its bytes, and the latency passes once",
-        "nothing": "nothing moves, so no latency passes",
+        "far": "each message takes the larger of the gap and its bytes, and the latency is added once",
+        "nothing": "nothing moves, so no latency is added",
     }
 
     def moves(model, tokens, held, block, link, expected, why=""):
@@ -635,7 +635,7 @@ with check("travel", "bytes, messages and seconds", part="values", hidden="other
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "travel_test_edges", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("travel", "lengths that make no sense", part="edges", hidden="other lengths"):
+with check("travel", "invalid lengths", part="edges", hidden="other lengths"):
     check.raises(ValueError, travel, LLAMA, 0, 0, 16, NEAR)
     check.raises(ValueError, travel, LLAMA, 100, -1, 16, NEAR)
     check.raises(ValueError, travel, LLAMA, 100, 101, 16, NEAR)
@@ -668,9 +668,9 @@ with reveal("weight"):
 debrief(
     "travel",
     """On a fast link the number of messages counts, not the bytes: 8,000 messages of 64 KiB leave a third of the bandwidth unused.
-    Engines therefore use larger blocks between machines than in the kernel, or lay out a block so that all layers, or all heads,
-    lie side by side. On a slow link only bytes count. There latent attention, 8-bit caches and prefixes that are already there
-    help, and a cache may travel for longer than it takes to compute it.""",
+    Engines therefore move larger blocks than their kernels use, or store all layers or heads of a block side by side. On a
+    slow link only bytes count. Latent attention, 8-bit caches and prefixes that the decode GPU already holds make them fewer.
+    Even so, a cache may take longer to travel than to compute.""",
     parts=("values", "edges"),
 )
 
@@ -682,8 +682,8 @@ debrief(
 # 14 µs and 50 GB/s, and sends one message after another.
 #
 # *Worked example.* 4 layers of 200 µs each, with caches of 4 MiB, which take 83.9 µs. If all are sent at the end,
-# the last byte arrives after 4 · 200 + 4 · 83.9 + 14 = 1,149.5 µs. If each is sent as soon as it is there, only the last one is
-# still on its way after 800 µs: 800 + 83.9 + 14 = 897.9 µs. If a layer takes only 20 µs, the link is the bottleneck: it
+# the last byte arrives after 4 · 200 + 4 · 83.9 + 14 = 1,149.5 µs. If each is sent as soon as it is computed, only the last one is
+# still on its way after 800 µs: 800 + 83.9 + 14 = 897.9 µs. If a layer takes only 20 µs, the link is the bottleneck. It
 # starts after 20 µs, and the last byte arrives after 20 + 4 · 83.9 + 14 = 369.5 µs.
 #
 # ### Exercise 2 (18 points)
@@ -693,7 +693,7 @@ debrief(
 #
 # - Send each layer's cache once, in the order of the layers, as soon as it is computed.
 # - Do not let the next layer wait for the link: `dist.isend(cache, to)` returns a handle at once.
-# - When you return, blocks are given to others, so wait for all handles before: `handle.wait()`.
+# - After you return, the blocks are reused. So wait for all transfers first: `handle.wait()`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "send_layers", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -741,7 +741,7 @@ with check("send_layers", "each cache travels once", part="traffic", hidden="oth
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "send_layers_test_time", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("send_layers", "nobody waits without need", part="time", hidden="layers of different lengths and sizes"):
+with check("send_layers", "no layer waits for the link", part="time", hidden="layers of different lengths and sizes"):
 
     def require_time(seconds, elements, expected):
         start = torch.tensor([1.0])
@@ -769,14 +769,14 @@ with check("send_layers", "nobody waits without need", part="time", hidden="laye
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "send_layers",
-    "One loop over the layers. Each turn gives a new `x` and a cache.",
+    "One loop over the layers. Each pass gives a new `x` and a cache.",
     "Keep the handles in a list, and wait for them in a second loop.",
 )
 
 
 def draw_layers(now):
     """What the GPU computes and the link sends until `now`, both ways."""
-    fig, axes = figure(width=9.0, height=3.0)
+    fig, axes = figure(width=7.5, height=2.8)
     layer, message = 1.0, 0.6
     for row, overlapped in ((1, True), (0, False)):
         for n in range(6):
@@ -795,7 +795,8 @@ def draw_layers(now):
     axes.text(-0.15, 0.85, "link", ha="right", va="center", size=9, color=palette.blue)
     axes.text(-0.15, 0.2, "sent at the end: computes", ha="right", va="center", size=9)
     axes.text(-0.15, -0.15, "link", ha="right", va="center", size=9, color=palette.blue)
-    axes.set(xlim=(-2.9, 12.6), ylim=(-0.45, 1.5), yticks=[], xlabel="time, in layers")
+    axes.set(xlim=(-3.5, 12.9), ylim=(-0.45, 1.5), yticks=[], xlabel="time, in layers")
+    axes.spines["left"].set_visible(False)
     axes.set_xticks(range(0, 13, 2))
     return fig
 
@@ -804,14 +805,13 @@ animate(
     draw_layers,
     [0.5 * n for n in range(1, 23)],
     seconds=0.45,
-    caption="Six layers and their caches: sent layer by layer, one message is left when the prompt is computed; sent at the end, all six",
+    caption="Six layers and their caches. Sent layer by layer, one message is left when the prompt is computed; sent at the end, all six are",
 )
 debrief(
     "send_layers",
-    """With the overlap, what others see of the transfer is one layer's message, as long as a layer takes longer to compute than
-    to send. For Llama-3-8B on an H100 that holds from about 6 GB/s on: a token takes 22.5 µs to compute, and its cache has 131 kB. Below, the
-    link sets the time to the second token, and no overlap helps. In an engine the sender does not even wait at the end: it keeps the
-    blocks until the network card reports that they have been read.""",
+    """With the overlap, only the last layer's message adds to the wait, as long as a layer takes longer to compute than to send. For Llama-3-8B on an H100 that holds from about 6 GB/s on: a token takes 22.5 µs to compute, and its cache has 131 kB. On a slower
+    link, the transfer sets the time to the second token, and an overlap hides only the computation. A real engine does not even
+    wait at the end: it keeps the blocks until the network card reports that they have been read.""",
     parts=("values", "traffic", "time"),
 )
 
@@ -823,8 +823,8 @@ debrief(
 # the memory bound `n`. The slower pool sets the rate of both.
 #
 # *Worked example.* Prompts of 4,500 tokens, outputs of 120, a TPOT of 15 ms and room for 400,000 tokens. A prompt takes
-# 0.105 s: 9.55 requests per second. While it decodes, a request has 4,500 + 60 keys on average. With n = 28 a step takes 14.76 ms, with 29
-# 15.004 ms, so n = 28. The first token comes from the prefill GPU, so 119 steps are left: 28 / (119 · 14.76 ms) =
+# 0.105 s: 9.55 requests per second. While it decodes, a request has 4,500 + 60 keys on average. With n = 28 a
+# step takes 14.76 ms, and with n = 29 it takes 15.004 ms, so n = 28. The first token comes from the prefill GPU, so 119 steps are left: 28 / (119 · 14.76 ms) =
 # 15.94 requests per second. Of 8 GPUs, 5 compute prompts (47.7 per second) and 3 decode (47.8 per second): 47.7 in all.
 #
 # ### Exercise 3 (16 points)
@@ -836,7 +836,7 @@ debrief(
 #   fewest prefill GPUs.
 # - ValueError if there are fewer than 2 GPUs, if `output` < 2, or if not even one request keeps the limits.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "ratio",
     "The same 8 GPUs, but answers are 1,200 tokens long instead of 120. How many of the 8 compute prompts in the best split?",
@@ -934,7 +934,7 @@ with check("balance", "the best split", part="split", hidden="other lengths, lim
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "balance_test_edges", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
-with check("balance", "what cannot be", part="edges", hidden="other cases"):
+with check("balance", "impossible requests", part="edges", hidden="other cases"):
     check.raises(ValueError, balance, 100, 11, 5.2, 1000, 1, toy)
     check.raises(ValueError, balance, 100, 1, 5.2, 1000, 2, toy)
     check.raises(ValueError, balance, 100, 11, 3.0, 1000, 2, toy)
@@ -969,7 +969,7 @@ audit(
     f"% of 41 reports per second are in time when 8 GPUs are split 5 : 3, {shares_at_41['chunks of 384']:.0%} in chunks of 384 tokens, and {shares_at_41['whole prompts']:.0%} with whole prompts",
     "model",
     "holds",
-    how="Run in virtual time. Against the best chunk nothing is gained: the highest rates at which 90% are in time are 45 and 46 per second. Against whole prompts, 23 per second, it nearly doubles. Finding that chunk is the difficulty: 256 and 448 give 41 and 37",
+    how="Run in virtual time. Against the best chunk nothing is gained: the highest rates at which 90% are in time are 45 and 46 per second. Whole prompts reach 23 per second, so against those a split nearly doubles the rate. Finding the best chunk is the difficulty: with 256 and 448 tokens it is 41 and 37 per second",
 )
 RATES = (20, 30, 40, 50)
 shares = {
@@ -980,7 +980,7 @@ shares = {
 
 
 def draw_ratio(prefill, rate):
-    fig, axes = figure(width=8.5, height=3.0)
+    fig, axes = figure(width=8.0, height=3.0)
     places = range(1, 8)
     axes.bar(
         places,
@@ -997,15 +997,15 @@ def draw_ratio(prefill, rate):
 explore(
     draw_ratio,
     prefill=(1, 7, 1, 5),
-    rate=list(RATES),
+    rate=(20, 50, 10, 40),
     labels={"prefill": "prefill GPUs", "rate": "requests per second"},
 )
 debrief(
     "balance",
     """The best ratio follows from the lengths of prompts and answers, and these change over a day. Move the slider: at
     20 requests per second many ratios will do, at 40 only one or two, and every mistake on either side is expensive. Real systems
-    measure both queues and turn a GPU from one kind into the other after it has finished its requests. Flow balance is the start;
-    queues need some air above it, which the simulation shows.""",
+    measure both queues and turn a GPU from one kind into the other after it has finished its requests. Flow balance is where to start, but it knows no
+    queues: they need spare capacity, which the simulation shows.""",
     parts=("rates", "split", "edges"),
 )
 
@@ -1013,29 +1013,28 @@ debrief(
 # ## 4 · Which GPU takes a prompt
 #
 # Prompts often begin alike: with a system prompt, or with the conversation so far. A GPU that has such a prefix in its cache
-# computes only the rest. But if all prompts go where their prefix is, a queue grows there. And a cache that was computed
-# behind a slow link arrives late, whatever the queue. The GPU that decodes can compute a prompt itself: slowly, since it
+# computes only the rest. But if all prompts go where their prefix is, a queue grows there. And if the GPU is
+# behind a slow link, its caches arrive late. The GPU that decodes can compute a prompt itself: slowly, since it
 # decodes at the same time, but then nothing has to travel.
 #
-# *Worked example.* A prompt of 2,300 tokens. The first target has 4,500 tokens queued, all but 300 of the prompt in its cache, and 45,000
-# tokens/s: (4,500 + 300) / 45,000 = 0.107 s. The second has an empty queue and nothing in its cache: 2,300 / 45,000 = 0.051 s, and the cache is
+# *Worked example.* A prompt has 2,300 tokens. The first target computes 45,000 tokens/s, has 4,500 tokens queued, and has all
+# but 300 of the prompt's tokens in its cache: (4,500 + 300) / 45,000 = 0.107 s. The second has an empty queue and nothing in its cache: 2,300 / 45,000 = 0.051 s, and the cache is
 # there 2,300 · 2.6 µs = 0.006 s later. The second is better.
 #
 # ### Exercise 4 (18 points)
 #
-# `route(prompt, targets) -> int` is the index of the `Target` that computes a prompt of `prompt` tokens. It is scored on
-# what comes out: P95 of the time until the second token can be made, over 300 prompts (`run_router`). Grading uses other
-# prompts.
+# `route(prompt, targets) -> int` is the index of the `Target` that computes a prompt of `prompt` tokens. It is scored on its result:
+# P95 of the time until the second token can be made, over 300 prompts (`run_router`). Grading uses other prompts.
 #
-# - With `"popular"` prefixes, P95 may be at most 40% of what the shortest queue gives, and with `"even"` ones too.
+# - P95 may be at most 40% of that of the shortest queue, with `"popular"` prefixes and with `"even"` ones.
 # - Clear cases must be right: equal targets except for the queue, the cached tokens, the speed, or the travel.
 #
 # `run_router(route, 1, "popular")` returns the sorted waits, and `late(waits)` is their P95.
 
-# %% tags=["demo"]
+# %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "prefix",
-    "Every prompt goes to the GPU that has most of it in its cache. P95 of the wait, compared with sending it to the shortest queue?",
+    "Prefixes are popular, and every prompt goes to the GPU that has most of it in its cache. How long is P95 of the wait, compared with that of the shortest queue?",
     options=("less than 40%", "40% to 80%", "more than 80%"),
 )
 
@@ -1157,13 +1156,13 @@ audit(
     f"µs per token of a prompt on the decode GPU; {per_token['near']:.0f} on a prefill GPU with its travel at 400 Gbit/s, and {per_token['far']:.0f} at 10 Gbit/s",
     "model",
     "corrected",
-    how="With empty queues all three times grow with the length of the prompt alike, so its length decides nothing: at 400 Gbit/s no prompt is faster here, and at 10 Gbit/s every one is. What decides are the queues, the link, and the tokens that are cached here, as the claim says. Steps of others that a local prompt lengthens are not counted; they speak for short prompts",
+    how="With empty queues all three times are proportional to the prompt, so its length decides nothing: at 400 Gbit/s no prompt is faster here, and at 10 Gbit/s every one is. The queues, the link and, as the claim says, the cached tokens decide. A local prompt also lengthens the steps of other requests. That is not counted here, and is a reason to compute only short ones locally",
 )
 debrief(
     "route",
     """The shortest queue ignores what is in the caches, and the longest prefix ignores queues: popular prefixes then pile up on one
-    GPU. A router that adds up seconds weighs both, and it copies a popular prefix to a second GPU exactly when the queue
-    at the first costs more than computing it again. Routers in practice score the same three things, often as a weighted sum that has to be
+    GPU. A router that adds up seconds weighs both, and it lets a second GPU compute a popular prefix exactly when the queue at the first costs
+    more than that. Routers in practice score the same three things, often as a weighted sum that has to be
     tuned. Seconds need no weights, but they need a model of the speed.""",
     parts=("cases", "waits"),
 )
@@ -1171,20 +1170,20 @@ debrief(
 # %% [markdown]
 # ## 5 · What to keep, and where
 #
-# A cached block saves its computation (10 ms here, for a block of several hundred tokens). The GPU's memory is full soon. Behind it are cheaper
-# **tiers**: the host's memory, local disks, a store that all machines share. Loading a block from the host takes 2 ms.
-# Who has to go when a tier is full? Usually the block that was used least recently (**LRU**). But a long document that is
-# read once is always recent, and pushes out the conversations that will go on.
+# A cached block saves its computation (10 ms here, for a block of several hundred tokens). The GPU's memory is
+# soon full. Behind it are cheaper **tiers**: the host's memory, local disks, a store that all machines share. Loading a block from the host takes 2 ms.
+# Which block leaves when a tier is full? Usually the one that was used least recently (**LRU**). But a long document that is
+# read once is recent when it is read, and pushes out conversations that will go on.
 #
 # *Worked example.* Room for two blocks. Block A was used at 1, 5 and 8 s, B at 9 s for the first time, and C comes at 10 s. LRU drops A. If
 # B is from a document, A was the better one to keep.
 #
 # ### Exercise 5 (16 points)
 #
-# `keep(blocks, now) -> array` says what each block of a full tier is worth. The fields of `Blocks` (`first`, `last`, `uses`, `depth`) are NumPy arrays
+# `keep(blocks, now) -> array` returns the worth of each block of a full tier. The fields of `Blocks` (`first`, `last`, `uses`, `depth`) are NumPy arrays
 # with an element per block. Blocks with the smallest values move down: from the GPU (room for 120) to the host (240), and from
 # there they are dropped. `run_tiers(keep, prompts_of("documents", 1))` returns the
-# seconds that are spent on loading, and on computing again what was once cached. `oldest_first` is LRU.
+# seconds that are spent on loading blocks, and on computing again those that were cached once. `oldest_first` is LRU.
 #
 # - `"documents"` (a third of the prompts are read once): at most 70% of the seconds of LRU.
 # - `"chat"` (nearly all conversations go on): at most 110% of them.
@@ -1192,7 +1191,7 @@ debrief(
 
 # %% nbgrader={"grade": false, "grade_id": "keep", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def keep(blocks: Blocks, now: float) -> np.ndarray:
-    """What each block is worth: those with the smallest values have to go."""
+    """The worth of each block: those with the smallest values leave."""
     ### BEGIN SOLUTION
     return blocks.last + 60 * (blocks.uses > 1)
     ### END SOLUTION
@@ -1230,7 +1229,7 @@ spent = {
     )
 }
 show.table(
-    [(name, *(f"{seconds:.0f} s" for seconds, _ in both)) for name, both in spent.items()],
+    [(name, *(f"{seconds:.1f} s" for seconds, _ in both)) for name, both in spent.items()],
     header=("kept", "documents", "chat"),
     caption="Seconds spent on loading and on computing again",
 )
@@ -1265,13 +1264,13 @@ debrief(
 #
 # ### Exercise 6 (18 points)
 #
-# `choose(service) -> Plan` such that at least 90% of the requests keep both limits. Each service has points of its own;
+# `choose(service) -> Plan` returns a plan with which at least 90% of the requests keep both limits. Each service has points of its own;
 # grading uses other requests of the same services. You may reason, look the plan up by `service.name`, or search with `in_time`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
     "gap",
-    "One GPU of `reports` takes whole prompts, 2.5 requests per second. What is the longest time that a reader waits for the next token?",
+    "One GPU of `reports` computes whole prompts, for 2.5 requests per second. How long does a reader wait for the next token, at most?",
     options=("15 ms", "50 ms", "more than 0.1 s"),
 )
 
@@ -1332,15 +1331,15 @@ hint(
 
 
 def steps_of(plan):
-    """Steps of one GPU of the reports at a third of the load, and the longest time between two tokens of its requests."""
+    """Steps of one GPU of the reports at half of the load, and the longest time between two tokens of a request."""
     work = requests_of(replace(REPORTS, gpus=1, rate=2.5), 3)[:60]
-    steps = run_gpu([(at, prompt, 0, output) for at, prompt, output in work], plan.chunk)[2]
-    waits, busy = [], None
-    for _, ended, decodes, _ in steps:
-        if decodes and busy is not None:
-            waits.append(ended - busy)
-        busy = ended if decodes else busy
-    return steps, max(wait for wait in waits if wait < 1)
+    firsts, lasts, steps = run_gpu([(at, prompt, 0, output) for at, prompt, output in work], plan.chunk)
+    ends = np.array([ended for _, ended, decodes, _ in steps if decodes])
+    waits = (
+        np.diff([first, *ends[(ends > first) & (ends <= last)]]).max()
+        for first, last in zip(firsts, lasts, strict=True)
+    )
+    return steps, max(waits)
 
 
 both = {"whole prompts": steps_of(Plan("whole")), "chunks of 384": steps_of(Plan("chunk", chunk=384))}
@@ -1348,7 +1347,7 @@ with reveal("gap"):
     show.against_prediction(
         "gap", "more than 0.1 s", source=f"{both['whole prompts'][1] * 1000:.0f} ms in virtual time"
     )
-    plot, axes = figure(width=9.0, height=2.6)
+    plot, axes = figure(width=7.5, height=2.6)
     for row, (name, (steps, longest)) in enumerate(both.items()):
         for begun, ended, decodes, tokens in steps:
             if 4.0 < begun < 6.0:
@@ -1356,7 +1355,8 @@ with reveal("gap"):
                 axes.barh(-row, ended - begun, left=begun, height=0.5, color=color, edgecolor="none")
         axes.text(3.98, -row, f"{name}\nlongest wait {longest * 1000:.0f} ms", ha="right", va="center", size=9)
     axes.text(4.0, 0.5, "green: answers only · orange: a prompt, everybody waits · blue: both", size=9)
-    axes.set(xlim=(3.35, 6.0), ylim=(-1.5, 0.8), yticks=[], xlabel="seconds")
+    axes.set(xlim=(3.3, 6.0), ylim=(-1.5, 0.8), yticks=[], xlabel="seconds")
+    axes.spines["left"].set_visible(False)
     axes.set_xticks([4.0, 4.5, 5.0, 5.5, 6.0])
     show.figure(
         plot,
@@ -1378,11 +1378,11 @@ audit(
 )
 debrief(
     "choose",
-    """Interference can be cured in two ways. Chunks put prompts into the idle arithmetic of decode steps, which is efficient, and the chunk
-    has to fit the TPOT: too small and prompts queue, too large and tokens are late. A split needs no such number, and a fast link, and
-    the right ratio. For the reports both do. The code completions need short steps *and* many prompts, and there a split wins. Agents
-    write more than they read, so GPUs for prompts would be idle. And in the branch office a cache travels five times as long as
-    it takes to compute.
+    """Interference has two cures. Chunks fill the idle arithmetic of decode steps with prompts, which is efficient. But the chunk has to fit
+    the TPOT: if it is too small, prompts queue, and if it is too large, tokens are late. A split needs no chunk size, but it needs a fast link and
+    the right ratio. For the reports both work. The code completions need short steps *and* many prompts, so a split wins. Agents
+    write more than they read, so GPUs for prompts would be idle. In the branch office a cache takes five times as long to
+    travel as to compute.
 
     In large models there are further reasons for a split that this lab leaves out: each pool can have its own parallelism
     (lab 11), and experts balance better if all GPUs are in the same phase.""",

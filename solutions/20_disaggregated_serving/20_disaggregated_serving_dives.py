@@ -29,7 +29,7 @@ from threeloops.hardware.measured import MEASURED_BY
 from threeloops.hardware.measured import measured as published
 from threeloops.lab import calibration, figure, palette, predict, progress, reveal, show, term
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.product.batching import CHUNKED, KernelCost, StepShape, block_keys
+from threeloops.product.batching import CHUNKED, StepShape, block_keys
 from threeloops.product.batching.simulated import LatentKernelCost
 from threeloops.product.disaggregated import (
     CacheShape,
@@ -48,30 +48,36 @@ from threeloops.product.disaggregated import (
 from threeloops.product.loadgen import Arrival, poisson, requests_of, trace, uniform
 
 LLAMA = GPTConfig(128256, 32, 32, 8, 4096, 14336, 8192, tied_embeddings=False)
-COST = KernelCost(LLAMA, "H100 SXM")
 SHAPE = CacheShape.of(LLAMA)
 HANDOVER = Handover(Link(latency=10e-6, bandwidth=50e9), SHAPE, "layers")
 POLICY = replace(CHUNKED, max_running=64, prefix_cache=False)
 BLOCKS = 24_000  # of 16 tokens: 50 GB of a GPU's memory
 
 
+def step_seconds(step):
+    """Seconds of one step of Llama-3-8B on an H100, with the four constants of the lab."""
+    keys = [start + 1 for start, count, _ in step.chunks if count == 1]
+    tokens = sum(count for _, count, _ in step.chunks)
+    return 3.5e-3 + max(4.5e-3, 22.5e-6 * tokens) + 42e-9 * sum(keys) + 50e-6 * len(keys)
+
+
 def deployment(prefill, decode, **other):
     """A deployment of Llama-3-8B on so many H100s of each kind, over 400 Gbit/s unless `handover` says otherwise."""
     pools = Pool(prefill, replace(POLICY, token_budget=8192), BLOCKS), Pool(decode, POLICY, BLOCKS)
-    return Deployment(COST, other.pop("handover", HANDOVER), *pools, **other)
+    return Deployment(step_seconds, other.pop("handover", HANDOVER), *pools, **other)
 
 
 # %% [markdown]
 # ## A day whose lengths change
 #
 # The best ratio of prefill to decode GPUs follows from the lengths of prompts and answers (section 3 of the lab). These
-# change over a day. Here a day of 12 seconds has two parts, and four H100s serve it. In the first part people summarise
-# reports: 16 requests per second, with prompts of 4,500 tokens and answers of 100. In the second they chat: 40 requests per second, with prompts of 500
+# change over a day. Here a day of 16 seconds has two parts, and four H100s serve it. In the first part people summarise
+# reports: 16 requests per second, with prompts of 4,500 tokens and answers of 100. In the second they chat: 44 requests per second, with prompts of 500
 # tokens and answers of 300.
 #
 # A *rule for roles* looks at both pools four times per second. If one is above its high mark while the other is
 # below its low mark, a GPU of the idle pool finishes its requests and changes its role, which takes half a second here. Between the marks
-# nothing changes, so that GPUs do not go back and forth. The cell simulates five such days, in about 10 seconds.
+# nothing changes, so that GPUs do not go back and forth. The cell simulates five such days, in about 6 seconds.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -79,11 +85,11 @@ predict(
     "Four GPUs. Which fixed split keeps 90% of the requests in time in both parts of the day?",
     options=("1 : 3", "2 : 2", "3 : 1", "none"),
 )
-REPORTS = trace(poisson(16.0, 1), 96, uniform(3000, 6000), uniform(60, 140), seed=1)
+REPORTS = trace(poisson(16.0, 1), 128, uniform(3000, 6000), uniform(60, 140), seed=1)
 NOON = REPORTS[-1].at
 DAY = REPORTS + [
     Arrival(NOON + chat.at, tuple((number + 10**6, tokens) for number, tokens in chat.prompt), chat.max_tokens)
-    for chat in trace(poisson(40.0, 2), 240, uniform(200, 800), uniform(200, 400), seed=2)
+    for chat in trace(poisson(44.0, 2), 350, uniform(200, 800), uniform(200, 400), seed=2)
 ]
 RULE = RoleChanges(prefill=(0.1, 0.4), decode=(0.3, 0.5), period=0.25, pause=1.0, seconds=0.5)
 WAYS = {
@@ -116,7 +122,7 @@ with reveal("day"):
         header=("prefill : decode", "reports", "chat"),
         caption="Requests in time: a first token within 1 s, then 15 ms per token",
     )
-    plot, axes = figure(width=8.5, height=2.4)
+    plot, axes = figure(width=8.0, height=2.4)
     lives = days["roles change, from 2 : 2"].machines
     end = max(arrival.at for arrival in DAY)
     for row, life in enumerate(lives):
@@ -155,7 +161,7 @@ predict(
     options=("yes, less than half", "yes, a little less", "no, more"),
 )
 BLOCK_BYTES = 16 * SHAPE.token_bytes
-BLOCK_SECONDS = 16 * COST(StepShape(((0, 2048, True),))) / 2048
+BLOCK_SECONDS = 16 * step_seconds(StepShape(((0, 2048, True),))) / 2048
 NEAR = (Tier("GPU", 1000), Tier("host", 3000, 20e-6, 50e9))
 TIERS = {
     "no store": NEAR,
@@ -252,7 +258,7 @@ SETS = {
 with reveal("published"):
     split = min(SETS["split, answers data parallel"][0], key=lambda point: abs(point[0] - 36))
     show.against_prediction("published", round(split[1]), unit="tokens/s", source=MEASURED_BY)
-    plot, axes = figure(width=8.5, height=3.4)
+    plot, axes = figure(width=8.0, height=3.4)
     for name, (found, color) in SETS.items():
         axes.plot([ms for ms, _, _ in found], [rate for _, rate, _ in found], "o-", color=color)
         place = found[-1][0] + 0.8, found[-1][1] + (14 if color == palette.blue else 0)
