@@ -211,12 +211,13 @@ with reveal("store"):
 
 # %% [markdown]
 # Both stores have the same hit rate, and one of them makes prompts slower than no store at all. So judge a cache by the seconds
-# that it saves. Loading a block is faster than computing it from about 6 GB/s (50 Gbit/s) on, which is the bound for a transfer
-# in section 2 of the lab, too. The library's simulation compares the two for each prompt, and computes whatever
+# that it saves. Loading a block is faster than computing it from about 5 GB/s on,
+# close to the bound for a transfer in section 2 of the lab. The library's simulation compares the two for each prompt, and computes whatever
 # the store would bring later (`Deployment(store=…)`).
 #
 # The rule matters as much as the store. By reuse and cost, instructions stay near, so without any store it
-# is as fast as LRU with the fast one. Only once everything fits in the store does the rule no longer change what is found.
+# is as fast as LRU with the fast one. Everything
+# fits in the store, so behind it the rule changes only how near a block is, not whether it is found.
 #
 # ## What NVIDIA measured
 #
@@ -261,10 +262,8 @@ with reveal("published"):
     plot, axes = figure(width=8.0, height=3.4)
     for name, (found, color) in SETS.items():
         axes.plot([ms for ms, _, _ in found], [rate for _, rate, _ in found], "o-", color=color)
-        place = found[-1][0] + 0.8, found[-1][1] + (14 if color == palette.blue else 0)
-        axes.text(
-            *place, name, color=color, va="center", ha="right" if color == palette.blue else "left", weight="bold"
-        )
+        place = (11, 115) if color == palette.blue else (found[-1][0] + 0.8, found[-1][1])
+        axes.text(*place, name, color=color, va="center", weight="bold")
     axes.set(xlim=(10, 90), ylim=(0, 280), xlabel="ms per token", ylabel="tokens/s per GPU")
     show.figure(plot, f"DeepSeek-V3 on H200s, 8,192 tokens of prompt and 1,024 of answer: {MEASURED_BY}")
     tensor = LatentKernelCost(ranks=8, groups=1, expert_ranks=1, skew=1.01)
@@ -352,7 +351,8 @@ with reveal("failure"):
 # %% [markdown]
 # After a failure of the prefill machine the prompt is computed again, and that gives the second token at once; only the third
 # waits for a transfer. After a failure of the decode machine no prompt of this request is computed again, but its cache travels twice, which
-# takes longer on this link. The sender does not even notice at once: the first message occupies its link to the end. At 400 Gbit/s the
+# takes
+# longer on this link. By the last token, the failure of the prefill machine has cost more. The sender does not even notice at once: the first message occupies its link to the end. At 400 Gbit/s the
 # transfers would be ten times as short, and computing the prompt again would be the longer of the two.
 #
 # A decode machine also takes the caches of its other requests with it, and these begin again from their prompts. Still, all 40
