@@ -71,7 +71,7 @@ def deployment(prefill, decode, **other):
 # ## A day whose lengths change
 #
 # The best ratio of prefill to decode GPUs follows from the lengths of prompts and answers (section 3 of the lab). These
-# change over a day. Here a day of 16 seconds has two parts, and four H100s serve it. In the first part people summarise
+# change over a day. Here a day of 12 seconds has two parts, and four H100s serve it. In the first part people summarise
 # reports: 16 requests per second, with prompts of 4,500 tokens and answers of 100. In the second they chat: 44 requests per second, with prompts of 500
 # tokens and answers of 300.
 #
@@ -85,11 +85,11 @@ predict(
     "Four GPUs. Which fixed split keeps 90% of the requests in time in both parts of the day?",
     options=("1 : 3", "2 : 2", "3 : 1", "none"),
 )
-REPORTS = trace(poisson(16.0, 1), 128, uniform(3000, 6000), uniform(60, 140), seed=1)
+REPORTS = trace(poisson(16.0, 1), 96, uniform(3000, 6000), uniform(60, 140), seed=1)
 NOON = REPORTS[-1].at
 DAY = REPORTS + [
     Arrival(NOON + chat.at, tuple((number + 10**6, tokens) for number, tokens in chat.prompt), chat.max_tokens)
-    for chat in trace(poisson(44.0, 2), 350, uniform(200, 800), uniform(200, 400), seed=2)
+    for chat in trace(poisson(44.0, 2), 270, uniform(200, 800), uniform(200, 400), seed=2)
 ]
 RULE = RoleChanges(prefill=(0.1, 0.4), decode=(0.3, 0.5), period=0.25, pause=1.0, seconds=0.5)
 WAYS = {
