@@ -43,6 +43,7 @@ QUANTITIES: tuple[tuple[str, str, Callable[[Metrics], float]], ...] = (
     ("throughput", "tokens/s", lambda metrics: metrics.throughput),
     ("P50 time to first token", "s", lambda metrics: metrics.ttft.p50),
     ("P90 time to first token", "s", lambda metrics: metrics.ttft.p90),
+    ("mean time per output token", "s", lambda metrics: metrics.tpot.mean),
     ("P50 time per output token", "s", lambda metrics: metrics.tpot.p50),
     ("P90 time per output token", "s", lambda metrics: metrics.tpot.p90),
     ("P50 end to end", "s", lambda metrics: metrics.end_to_end.p50),

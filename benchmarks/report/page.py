@@ -40,8 +40,7 @@ TOPICS: dict[str, dict[str, Summariser]] = {
     },
     "Serving": {"serving": product.serving, "engines": product.engines, "decode": product.decode},
     "A service under load": {"service": product.service},
-    "A fleet": {"fleet": product.fleet},
-    "Prefill and decode on separate GPUs": {"disaggregated": product.disaggregated},
+    "A fleet": {"fleet": product.fleet, "disaggregated": product.disaggregated},
     "Grading a class": {"grading": product.grading, "large_class": product.large_class},
     "The first minutes": {"first_hour": product.first_hour},
 }

@@ -15,6 +15,7 @@ from benchmarks.report.rows import (
     Row,
     amount,
     beside,
+    compared,
     fact,
     measured,
     percentage,
@@ -28,9 +29,7 @@ OURS, SERVICE, SAMPLE = "threeloops", "threeloops serve", "the sample server (sv
 TRANSFORMERS = ("transformers, continuous batching", "transformers, generate")
 WINDOWS = "requests outstanding, Kubernetes' windows"
 POLICIES = ("CPU at 70% (svc-2)", "liveness alone, one /health (svc-4)", "a fixed number for the peak")
-APART = "a prefill and a decode engine"
 TOGETHER = "both kinds of work"
-REUSE, EVICTIONS = "by reuse and cost", ("least recently used", "first in, first out")
 STOCK = ("nbgrader autograde (stock)", "nbgrader autograde (stock, no demonstrations)")
 
 
@@ -156,30 +155,25 @@ def fleet(evidence: Evidence) -> Iterator[Row]:
 
 
 def disaggregated(evidence: Evidence) -> Iterator[Row]:
-    """The best split of each service beside machines that do both, flow balance, and rules for eviction."""
+    """The best split of each service beside the best machines that do both, and real engines beside their prediction.
+
+    The page has no room for flow balance and tiers: `python -m benchmarks disaggregated` prints them.
+    """
+    ours = []
+    against = []
     for what in evidence.quantities("goodput per GPU$"):
+        service = what.partition(":")[0]
         splits = [series for series in evidence.series if series.what == what and not series.by.startswith(TOGETHER)]
-        if splits:
-            best = max(splits, key=lambda series: series.median).by
-            say = f"{what}, {best}"
-            yield from beside(evidence, what, best, *_together(evidence, what), say=say, words=MORE, level=MODEL)
-    of_splits = evidence.predicted("goodput of a split")
-    yield from predicted(evidence, "flow balance, beside the simulation", *measured(of_splits), level=MODEL)
-    whats = dict.fromkeys(each.what for each in evidence.predictions if each not in of_splits)
+        best = max(splits, key=lambda series: series.median)
+        if peer := evidence.peer_of(best):
+            ours.append(f"{service}, {best.by}: {amount(best.samples, best.unit)}")
+            outcome = f"{service}: {compared([(best, peer)], MORE)}"
+            against.append((f"{service}, {peer.by}: {amount(peer.samples, peer.unit)}", outcome))
+    say = "goodput per GPU of the best split into prefill and decode, in virtual time"
+    yield fact(evidence, say, "<br>".join(ours), *against, level=MODEL)
+    whats = dict.fromkeys(each.what for each in evidence.predictions if each.what != "goodput of a split")
     of_sides = [pair for what in whats for pair in measured(evidence.predicted(what), what)]
-    yield from predicted(evidence, "one prefill and one decode engine on this CPU, in virtual time", *of_sides)
-    for what in evidence.quantities(", processes$"):
-        yield from beside(evidence, what, APART, "one engine", say=f"{what}: {APART}")
-    for what in evidence.quantities("share of blocks found$"):
-        form = percentage
-        yield from beside(evidence, what, REUSE, *EVICTIONS, say=f"{what}, {REUSE}", words=MORE, level=MODEL, form=form)
-    for what in evidence.quantities("loading and computing a prompt$"):
-        yield from beside(evidence, what, REUSE, *EVICTIONS, say=f"{what}, {REUSE}", words=SHORTER, level=MODEL)
-
-
-def _together(evidence: Evidence, what: str) -> list[str]:
-    """The parties that do both kinds of work on each machine."""
-    return [party for party in evidence.parties(what) if party.startswith(TOGETHER)]
+    yield from predicted(evidence, "one prefill and one decode engine, in virtual time", *of_sides)
 
 
 def grading(evidence: Evidence) -> Iterator[Row]:

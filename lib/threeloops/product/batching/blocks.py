@@ -8,15 +8,12 @@ A sequence that writes into a shared block gets a copy first. A full block can b
 another sequence gets it. So the prefix cache costs no memory of its own.
 """
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable
 
 from threeloops.units import require_whole
 
-__all__ = ["BlockManager", "OutOfBlocks", "padded_together"]
-
-_PADDING = 0.75
-"""Sequences are padded together if the shortest has at least this share of the longest one's blocks."""
+__all__ = ["BlockManager", "OutOfBlocks"]
 
 
 class OutOfBlocks(RuntimeError):
@@ -141,27 +138,3 @@ class BlockManager:
         self._references[block] -= 1
         if not self._references[block]:
             self._free[block] = None
-
-
-def padded_together(rows: Sequence[int], blocks: Sequence[int], *, unpadded: int = 0) -> list[list[int]]:
-    """Group the places of sequences that attention computes together: `rows` new tokens each, over `blocks` blocks.
-
-    A group has equally many rows, and tables of about the same length, because all are padded to the longest. Sequences
-    with `unpadded` rows need no padding, so they are one group, whatever their lengths.
-    """
-    alike = defaultdict(list)
-    for place, count in enumerate(rows):
-        alike[count].append(place)
-    groups = []
-    for count, members in alike.items():
-        if count == unpadded:
-            groups.append(members)
-            continue
-        members.sort(key=lambda place: -blocks[place])
-        longest = 0
-        for place in members:
-            if blocks[place] < _PADDING * longest or not longest:
-                groups.append([])
-                longest = blocks[place]
-            groups[-1].append(place)
-    return groups

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from threeloops.models.gpt import GPT
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.product.batching.blocks import padded_together
+from threeloops.product.batching.simulated.steps import padded_together
 from threeloops.product.decode.flat import FlatGPT
 
 __all__ = ["Group", "PagedCache", "Rows", "StepTensors"]

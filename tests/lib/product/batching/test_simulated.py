@@ -193,10 +193,10 @@ TRUE = FittedCost({"step": 2e-3, "sample": 1e-4, "prompt token": 8e-5, "key": 1e
 
 
 def noisy(steps, seed, slow=0.0):
-    """Times whose ratio to the true mean is gamma-distributed with a deviation of 25%, and `slow` for 50 in a row."""
+    """Times whose ratio to the true mean is gamma-distributed with a deviation of 25%, and `slow` for 500 in a row."""
     random = np.random.default_rng(seed)
     ratios = random.gamma(16, 1 / 16, len(steps))
-    ratios *= np.where(np.arange(len(steps)) // 50 % 2, 1 + slow, 1 - slow)
+    ratios *= np.where(np.arange(len(steps)) // 500 % 2, 1 + slow, 1 - slow)
     return ratios, [float(ratio) * TRUE(step) for ratio, step in zip(ratios, steps, strict=True)]
 
 
@@ -223,6 +223,17 @@ def test_the_spread_of_steps_is_found_and_drawn_again():
     first = [again(DECODE) for _ in range(5)]
     assert first == pytest.approx((drawn[:5] * TRUE(DECODE)).tolist())
     assert [other(DECODE) for _ in range(5)] != first
+
+
+def test_a_pause_is_neither_expected_nor_drawn():
+    """One step of 6,000 took 50 times as long, as when the system stood still."""
+    steps = some_steps(6000)
+    _, seconds = noisy(steps, 1)
+    usual = fit(steps, seconds)
+    seconds[3000] *= 50
+    paused = fit(steps, seconds)
+    assert len(paused.spread.ratios) == 5999 and paused.spread.quantile(1) < 5
+    assert sum(map(paused, steps)) == pytest.approx(sum(map(usual, steps)), rel=1e-3)
 
 
 def test_slow_stretches_stay_together():

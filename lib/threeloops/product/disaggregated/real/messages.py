@@ -233,7 +233,7 @@ class RoleState(msgspec.Struct, tag=True):
     sent_bytes: int = 0
     """The bytes of keys and values that were sent."""
     fault: str = ""
-    """What is wrong with the table of blocks, or "" if nothing is."""
+    """The error of the table of blocks, or "" if it has none."""
 
 
 FromRole = RoleReady | Failed | Connected | Disconnected | Progress | Ended | Unfinished | RoleState

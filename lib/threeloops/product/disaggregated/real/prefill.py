@@ -32,10 +32,10 @@ from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Batch, Chunk, Finish, Request, Sampling
 from threeloops.product.service.engine.messages import Submit
 
-__all__ = ["HANDOVERS", "PrefillRole", "outcome_of", "refusal"]
+__all__ = ["HANDOVERS", "PrefillRole", "Send", "outcome_of", "refusal"]
 
 HANDOVERS = ("whole", "chunks", "layers")
-"""When blocks leave: after the prompt, after the step that filled them, or in that step, after each layer."""
+"""The moments at which blocks leave: after the prompt, after the step that filled them, or in it, after each layer."""
 _AHEAD = 4
 """The number of requests whose blocks may be asked for before their prompts are computed."""
 Send = Callable[[msgspec.Struct, Buffer], None]

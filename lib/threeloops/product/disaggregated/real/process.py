@@ -43,9 +43,9 @@ from threeloops.product.service.engine.front import Front
 from threeloops.product.service.engine.loading import files_of, fingerprint, load_engine, words_of
 from threeloops.product.service.engine.messages import Cancel, Failed, Submit
 
-__all__ = ["VERSION", "cache_format", "main", "role_state"]
+__all__ = ["main"]
 
-VERSION = 1
+_VERSION = 1
 """The version of the messages between the two processes."""
 _GREETING_SECONDS = 10.0
 """The time that the other process has to answer when a connection is made."""
@@ -72,13 +72,13 @@ def _give_up(front: Front, reason: str) -> NoReturn:
     front.hang_up(1)
 
 
-def cache_format(weights: str, config: GPTConfig, block_size: int, dtype: object) -> CacheFormat:
+def _cache_format(weights: str, config: GPTConfig, block_size: int, dtype: object) -> CacheFormat:
     """Return the format of a cache for a model whose weights have this hash."""
     name = str(dtype).removeprefix("torch.")
-    return CacheFormat(VERSION, weights, config.layers, config.kv_heads, config.head_dim, block_size, name)
+    return CacheFormat(_VERSION, weights, config.layers, config.kv_heads, config.head_dim, block_size, name)
 
 
-def role_state(engine: Engine) -> RoleState:
+def _role_state(engine: Engine) -> RoleState:
     """Return the state of an engine between two steps, without the counts of its steps."""
     scheduler = engine.scheduler
     groups = (scheduler.waiting, scheduler.running, scheduler.paused, scheduler.receiving, scheduler.held)
@@ -135,7 +135,7 @@ class _Process:
         assert isinstance(runner, ModelRunner)
         self._counting = counting
         self._cache = runner.cache
-        self._format = cache_format(fingerprint(model), model.config, spec.block_size, model.head.weight.dtype)
+        self._format = _cache_format(fingerprint(model), model.config, spec.block_size, model.head.weight.dtype)
         self._told: list[FromRole] = []
         self._link: BlockLink | None = None
         self._generation = 0
@@ -184,7 +184,7 @@ class _Process:
                 self._answer()
             case AskRoleState():
                 sent = 0 if self._link is None else self._link.sent_bytes
-                state = role_state(self._engine)
+                state = _role_state(self._engine)
                 self._told.append(
                     msgspec.structs.replace(
                         state,

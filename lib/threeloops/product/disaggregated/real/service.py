@@ -27,7 +27,7 @@ from threeloops.product.request import EngineStopped, Finish, Request, RequestFa
 from threeloops.product.service.engine.messages import Cancel, EngineSpec, Submit
 from threeloops.product.token_stream import TokenStream
 
-__all__ = ["DisaggregatedService", "orphans", "twice"]
+__all__ = ["DisaggregatedService"]
 
 _ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
 """The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
@@ -132,11 +132,11 @@ class DisaggregatedService:
         """Yield the request's tokens as they are produced, as `EngineClient.generate` does, with the same errors."""
         if not self.ready:
             raise EngineStopped(self.reason)
+        side = self._sides["decode" if self.local(request) else "prefill"]
         number = next(self._numbers)
         window = self.specs["decode"].window
         stream = self._streams[number] = TokenStream(request, window)
         half = max(1, window // 2)
-        side = self._sides["decode" if self.local(request) else "prefill"]
         side.send(
             Submit(number, request.prompt, request.sampling, request.priority, request.client, request.cache_salt)
         )
@@ -254,9 +254,9 @@ class DisaggregatedService:
                     await side.gone.wait()
         reason = next((side.reason for side in self._sides.values() if side.gone.is_set()), self._reason)
         told = {number: self._streams[number].available for number in before & set(self._streams)}
-        for number in twice(told, here["prefill"], here["decode"]):
+        for number in _twice(told, here["prefill"], here["decode"]):
             self._sides["prefill"].send(Cancel(number))
-        for number in orphans(told, here["prefill"], here["decode"]):
+        for number in _orphans(told, here["prefill"], here["decode"]):
             if not self._streams[number].done:
                 self._fail(number, EngineStopped(reason))
                 self._cancel(number)
@@ -310,7 +310,7 @@ class DisaggregatedService:
         return not side.takes_requests
 
 
-def twice(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
+def _twice(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
     """Return the requests that the prefill process must forget, because they run on the decode process.
 
     `prefill` and `decode` are the requests that are left on each side after a connection between the two has ended.
@@ -319,8 +319,8 @@ def twice(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSe
     return told.keys() & prefill & decode
 
 
-def orphans(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
-    """Return the requests that must end with an error. Arguments are those of `twice`.
+def _orphans(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
+    """Return the requests that must end with an error. Arguments are those of `_twice`.
 
     They are on neither side, or their tokens after the first came from a decode process that is gone.
     """

@@ -82,7 +82,7 @@ class Side:
         return self.ready is not None and not self.gone.is_set()
 
     def send(self, message: msgspec.Struct) -> None:
-        """Nothing happens once the process has ended."""
+        """Send a message, unless the process has ended."""
         self._link.send(message)
 
     async def unfinished(self, generation: int, seconds: float) -> set[int]:

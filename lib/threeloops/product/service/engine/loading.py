@@ -20,7 +20,7 @@ from threeloops.product.text import ByteTokenizer, Tokenizer, load_tokenizer
 from threeloops.product.trained import RECIPES, trained
 from threeloops.resident import use_huge_pages
 
-__all__ = ["check_tokens", "files_of", "fingerprint", "grammars_of", "load_engine", "load_model", "words_of"]
+__all__ = ["files_of", "fingerprint", "load_engine", "words_of"]
 
 
 def files_of(name: str) -> str:
@@ -37,7 +37,7 @@ def files_of(name: str) -> str:
     return name
 
 
-def load_model(spec: EngineSpec, files: str) -> GPT:
+def _load_model(spec: EngineSpec, files: str) -> GPT:
     """Return the model of a spec, from its files, on its device.
 
     Raises FileNotFoundError, and ValueError for wrong files.
@@ -56,7 +56,7 @@ def load_model(spec: EngineSpec, files: str) -> GPT:
     return model.to(device).requires_grad_(False)
 
 
-def check_tokens(tokenizer: Tokenizer, vocabulary: int) -> None:
+def _check_tokens(tokenizer: Tokenizer, vocabulary: int) -> None:
     """Raise ValueError if the tokenizer ends a text, or begins every text, with a token that the model does not have.
 
     Other tokens beyond the vocabulary do no harm: a prompt that holds one of them is refused.
@@ -72,14 +72,14 @@ def check_tokens(tokenizer: Tokenizer, vocabulary: int) -> None:
                 )
 
 
-def grammars_of(files: str, vocabulary: int) -> Grammars | None:
+def _grammars_of(files: str, vocabulary: int) -> Grammars | None:
     """Return the compiler for grammars, or None if this model cannot follow grammars. The front then refuses them.
 
     A model cannot if llguidance is not installed, or if its tokenizer has no end token, because an answer could not end
     where its grammar ends.
     """
     tokenizer = load_tokenizer(files) if files else ByteTokenizer()
-    check_tokens(tokenizer, vocabulary)
+    _check_tokens(tokenizer, vocabulary)
     ends = sorted(tokenizer.end_tokens)
     if not ends:
         return None
@@ -104,8 +104,8 @@ def load_engine(spec: EngineSpec, files: str) -> tuple[Engine, GPT]:
     """
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    model = load_model(spec, files)
-    grammars = grammars_of(files, model.config.vocabulary_size)
+    model = _load_model(spec, files)
+    grammars = _grammars_of(files, model.config.vocabulary_size)
     runner = ModelRunner(model, spec.blocks, spec.block_size, grammars=grammars)
     blocks = BlockManager(spec.blocks, spec.block_size)
     policy = Policy(max_running=spec.max_running, token_budget=spec.token_budget)

@@ -12,14 +12,14 @@ from threeloops.product.quantized import QuantizedLinear
 from threeloops.product.quantized.gguf import TensorType, export_gguf
 from threeloops.product.request import Request, Sampling
 from threeloops.product.service.engine import EngineSpec
-from threeloops.product.service.engine.loading import check_tokens, files_of, load_engine, load_model
+from threeloops.product.service.engine.loading import _check_tokens, _load_model, files_of, load_engine
 from threeloops.product.text import ByteTokenizer, load_tokenizer
 from trained_tokenizer import SIZE, byte_level, write_tokenizer
 
 
 def loaded(model, **settings):
     spec = EngineSpec(str(model), device="cpu", **settings)
-    return load_model(spec, files_of(spec.model))
+    return _load_model(spec, files_of(spec.model))
 
 
 @pytest.fixture
@@ -75,13 +75,13 @@ def test_a_token_that_the_model_lacks_must_not_end_or_begin_texts(tmp_path, file
     for name, described in files.items():
         (folder / name).write_text(json.dumps(described))
     with pytest.raises(ValueError, match=told + " is not one of the model's, 0 to 1999"):
-        check_tokens(load_tokenizer(str(folder)), SIZE)
+        _check_tokens(load_tokenizer(str(folder)), SIZE)
 
 
 def test_a_token_that_the_model_lacks_may_be_special_otherwise(tmp_path):
     folder = write_tokenizer(tmp_path, byte_level(), pad_token="[PAD]", eos_token="<|im_end|>")
-    check_tokens(load_tokenizer(str(folder)), SIZE)
-    check_tokens(ByteTokenizer(), 256)
+    _check_tokens(load_tokenizer(str(folder)), SIZE)
+    _check_tokens(ByteTokenizer(), 256)
 
 
 @pytest.mark.parametrize("prompt", [(1,), (1, 2, 3)], ids=["one token", "several tokens"])
