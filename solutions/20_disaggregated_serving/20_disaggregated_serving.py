@@ -62,7 +62,8 @@ ALPHA, BETA = 14e-6, 50e9  # of the virtual cluster's network: seconds, and byte
 def step_seconds(decodes, keys, prompt=0):
     """Seconds of one step of Llama-3-8B on an H100: `decodes` requests get a token, with `keys` cached tokens in all, beside
     `prompt` tokens of prompts. Four constants, fitted to the course's kernel model (lab 16), which was fitted to
-    measurements by NVIDIA; within 6% of it."""
+    measurements by NVIDIA; within 6% of it, but steps
+    with decodes and prompts are up to 20% too short."""
     return 3.5e-3 + max(4.5e-3, 22.5e-6 * (decodes + prompt)) + 42e-9 * keys + 50e-6 * decodes
 
 
@@ -353,8 +354,10 @@ def oldest_first(blocks, now):
     return blocks.last
 
 
-def on_rank(function, seconds, elements):
-    """Rank 0 computes layers and sends their caches with `function`; rank 1 receives."""
+def on_rank(function, seconds, elements, to):
+    """Rank 0 computes layers and sends their caches with `function`; rank `to` receives."""
+    if dist.get_rank() not in (0, to):
+        return None
     if dist.get_rank():
         received = [torch.empty(n) for n in elements]
         for cache in received:
@@ -368,19 +371,20 @@ def on_rank(function, seconds, elements):
 
         return apply
 
-    return function([layer(number) for number in range(len(seconds))], ask("x"), 1)
+    return function([layer(number) for number in range(len(seconds))], ask("x"), to)
 
 
-def run_pair(function, seconds, elements, x):
+def run_pair(function, seconds, elements, x, to=1):
     """One prefill GPU and one decode GPU on the virtual cluster; whatever stops them becomes the message of the check."""
-    case = f"{len(seconds)} layers"
+    case = f"{len(seconds)} layers, to = {to}"
     try:
         run = on_cluster(
-            Cluster(fabric(2, 1)),
+            Cluster(fabric(to + 1, 1)),
             on_rank,
             function,
             list(seconds),
             list(elements),
+            to,
             seconds=30,
             served={"x": lambda rank: x},
         )
@@ -397,12 +401,12 @@ def require_caches(run, elements, x):
     """The caches that arrived, and the last layer's output."""
     layers = len(elements)
     value = float(x)
-    for number, cache in enumerate(run.results[1]):
+    for number, cache in enumerate(run.results[-1]):
         check.close(
             cache,
             value + torch.arange(elements[number], dtype=torch.float32),
             rtol=0,
-            what=f"cache of layer {number} of {layers} on rank 1",
+            what=f"cache of layer {number} of {layers} where it was sent",
         )
         value += number
     out = run.results[0]
@@ -457,7 +461,7 @@ def require_tiers(keep, kind, share, seed, model=None):
     (got, found), (usual, _) = run_tiers(keep, prompts), run_tiers(oldest_first, prompts)
     check.true(
         got <= share * usual,
-        f"{kind}: {got:.1f} s are spent, with {found[0]} blocks found on the GPU and {found[1]} on the host; expected at most "
+        f"{kind}, seed {seed}: {got:.1f} s are spent, with {found[0]} blocks found on the GPU and {found[1]} on the host; expected at most "
         f"{share:.0%} of {usual:.1f} s, the time with LRU",
     )
     if model:
@@ -490,7 +494,7 @@ def require_plan(choose, name, seeds):
         )
         check.true(
             both >= 0.9,
-            f"{name}, {plan}: {both:.1%} are in time, expected 90%; {first:.0%} have a late first token, and {slow:.0%} a TPOT "
+            f"{name}, {plan}, seed {seed}: {both:.1%} are in time, expected 90%; {first:.0%} have a late first token, and {slow:.0%} a TPOT "
             f"above {1000 * service.tpot:g} ms",
         )
 
@@ -550,7 +554,7 @@ show.figure(
 # `travel(model, tokens, held, block, link) -> Travel(bytes, messages, seconds)` for a prompt of `tokens` tokens in blocks
 # of `block`, the last of which may be partly empty and moves whole.
 #
-# - The decode GPU already holds the first `held` tokens. Blocks that it holds completely do not move.
+# - The decode GPU already holds the first `held` tokens. Full blocks of them do not move; a partly filled one does.
 # - A model with `latent` caches one vector of so many elements per token and layer, instead of keys and values.
 # - Each message takes the larger of `link.gap` and its bytes over `link.bandwidth`. Add the latency once. If nothing
 #   moves, it takes 0 s.
@@ -586,6 +590,7 @@ with check("travel", "bytes, messages and seconds", part="values", hidden="other
         "held": "blocks that the decode GPU holds only in part have to move",
         "whole": "the last block moves whole",
         "latent": "a latent model caches one vector, without a factor of 2 and without heads",
+        "bytes": "an element has `model.element_bytes` bytes",
         "gap": "a message takes at least `link.gap`",
         "far": "each message takes the larger of the gap and its bytes, and the latency is added once",
         "nothing": "nothing moves, so no latency is added",
@@ -611,6 +616,7 @@ with check("travel", "bytes, messages and seconds", part="values", hidden="other
     moves(LLAMA, 1, 0, 16, NEAR, (32, 2097152, 7.8e-5), "whole")
     moves(DEEPSEEK, 100, 0, 16, FAR, (427, 7870464, 0.0063103712), "latent")
     moves(replace(LLAMA, element_bytes=1), 33, 16, 16, FAR, (64, 2097152, 0.0016917216), "held")
+    moves(replace(DEEPSEEK, element_bytes=1), 100, 0, 16, FAR, (427, 3935232, 0.0031621856), "bytes")
     ### BEGIN HIDDEN TESTS
     for seed in range(60):
         rng = check.rng(seed)
@@ -658,7 +664,7 @@ with reveal("weight"):
     show.against_prediction("weight", 16.0, unit="ms", source="250 blocks × 32 layers × 2 µs, and the latency")
     show.table(
         [
-            ("Llama-3-8B, blocks of 16", "524 MB", "16.0 ms", "420 ms"),
+            ("Llama-3-8B, blocks of 16", "524 MB", "16.0 ms", "419 ms"),
             ("Llama-3-8B, blocks of 64", "528 MB", "10.6 ms", "423 ms"),
             ("DeepSeek-V3, blocks of 64", "283 MB", "7.7 ms", "227 ms"),
         ],
@@ -726,15 +732,16 @@ with check("send_layers", "every cache arrives", part="values", hidden="other nu
 # %% nbgrader={"grade": true, "grade_id": "send_layers_test_traffic", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("send_layers", "each cache travels once", part="traffic", hidden="other sizes"):
 
-    def require_traffic(elements):
+    def require_traffic(elements, to=1):
         start = torch.tensor([1.0])
-        run = run_pair(send_layers, [1e-4] * len(elements), elements, start)
+        run = run_pair(send_layers, [1e-4] * len(elements), elements, start, to)
         require_caches(run, elements, start)
         check.equal(len(run.messages), len(elements), what=f"messages for {len(elements)} layers")
-        check.equal(run.bytes[0][1], 4 * sum(elements), what=f"bytes from rank 0 to rank 1, {len(elements)} layers")
-        check.equal(run.bytes[1][0], 0, what="bytes from rank 1 to rank 0")
+        check.equal(run.bytes[0][to], 4 * sum(elements), what=f"bytes from rank 0 to rank {to}, {len(elements)} layers")
+        check.equal(run.bytes[to][0], 0, what=f"bytes from rank {to} to rank 0")
 
     require_traffic([1000, 2000, 500])
+    require_traffic([300, 200], 2)
     ### BEGIN HIDDEN TESTS
     require_traffic([777])
     require_traffic([1 + 37 * n for n in range(9)])
@@ -757,6 +764,7 @@ with check("send_layers", "no layer waits for the link", part="time", hidden="la
 
     require_time([2e-4] * 4, [2**20] * 4, 897.88608e-6)
     require_time([2e-5] * 4, [2**20] * 4, 369.54432e-6)
+    require_time([2e-5] * 4, [2**20, 2**10, 2**10, 2**20], 201.936e-6)
     ### BEGIN HIDDEN TESTS
     for seed in range(4):
         rng = check.rng(seed + 9)
@@ -916,7 +924,9 @@ with check("balance", "the best split", part="split", hidden="other lengths, lim
     )
     splits(balance, (100, 2, 5.2, 1000, 6), toy, (4, 2, 1 / 3), "4 · 1/12 against 2 · 1/4.01; with 5 : 1 it is 1/4.01")
     even = "both splits complete the same: fewer prefill GPUs"
-    splits(balance, (30, 2, 5.2, 1000, 3), lambda n, keys, prompt: 2 + 3 * n + prompt / 10, (1, 2, 0.2), even)
+    splits(
+        balance, (30, 2, 5.2, 1000, 3), lambda decodes, keys, prompt: 2 + 3 * decodes + prompt / 10, (1, 2, 0.2), even
+    )
     ### BEGIN HIDDEN TESTS
     for seed in range(60):
         (prompt, output, tpot, room, gpus), step = random_case(seed + 100, 2 + seed % 15)
@@ -969,7 +979,7 @@ audit(
     f"% of 41 reports per second are in time when 8 GPUs are split 5 : 3, {shares_at_41['chunks of 384']:.0%} in chunks of 384 tokens, and {shares_at_41['whole prompts']:.0%} with whole prompts",
     "model",
     "holds",
-    how="Run in virtual time. Against the best chunk nothing is gained: the highest rates at which 90% are in time are 45 and 46 per second. Whole prompts reach 23 per second, so against those a split nearly doubles the rate. Finding the best chunk is the difficulty: with 256 and 448 tokens it is 41 and 37 per second",
+    how="Run in virtual time. Against the best chunk nothing is gained: over three samples of requests, the highest rate at which 90% are in time is 44 per second for both. Whole prompts reach 23 per second, so against those a split nearly doubles the rate. Finding the best chunk is the difficulty: with 256 and 448 tokens it is 40 and 37 per second",
 )
 RATES = (20, 30, 40, 50)
 shares = {
@@ -1018,8 +1028,8 @@ debrief(
 # decodes at the same time, but then nothing has to travel.
 #
 # *Worked example.* A prompt has 2,300 tokens. The first target computes 45,000 tokens/s, has 4,500 tokens queued, and has all
-# but 300 of the prompt's tokens in its cache: (4,500 + 300) / 45,000 = 0.107 s. The second has an empty queue and nothing in its cache: 2,300 / 45,000 = 0.051 s, and the cache is
-# there 2,300 · 2.6 µs = 0.006 s later. The second is better.
+# but 300 of the prompt's tokens in its cache: (4,500 + 300) / 45,000 = 0.107 s. The second has an empty queue and nothing in
+# its cache: 2,300 / 45,000 = 0.051 s. Either way the cache arrives 2,300 · 2.6 µs = 0.006 s later. The second is better.
 #
 # ### Exercise 4 (18 points)
 #
@@ -1071,7 +1081,7 @@ with check("route", "clear cases", part="cases", hidden="other numbers, in other
     for why, better in clear.items():
         chooses(2000, [better, USUAL], 0, why)
         chooses(2000, [USUAL, USUAL, better], 2, why)
-    chooses(2300, [replace(USUAL, queued=4500, cached=2000), replace(USUAL, queued=0)], 1, "0.107 s against 0.057 s")
+    chooses(2300, [replace(USUAL, queued=4500, cached=2000), replace(USUAL, queued=0)], 1, "0.113 s against 0.057 s")
     chooses(300, [replace(USUAL, queued=9000), Target(0, 0, 22e3, 0.0)], 1, "0.207 s against 0.014 s")
     chooses(6000, [replace(USUAL, queued=0), Target(0, 0, 22e3, 0.0)], 0, "0.149 s against 0.273 s")
     chooses(
@@ -1080,6 +1090,8 @@ with check("route", "clear cases", part="cases", hidden="other numbers, in other
         1,
         "0.553 s against 0.299 s: the travel counts",
     )
+    arriving = "0.464 s against 0.144 s: the cache of the whole prompt travels"
+    chooses(4000, [replace(USUAL, cached=4000, travel=105e-6), USUAL], 1, arriving)
     chooses(500, [USUAL], 0, "there is one target")
     ### BEGIN HIDDEN TESTS
     for seed in range(40):
@@ -1114,9 +1126,10 @@ with check("route", "300 prompts", part="waits", hidden="other prompts"):
             check.note(f"P95, {kind} prefixes", round(got, 3), model, "s")
 
     require_waits("popular", 1, 0.117)
+    require_waits("popular", 2)
     require_waits("even", 1, 0.150)
     ### BEGIN HIDDEN TESTS
-    for seed in (2, 3, 4):
+    for seed in (3, 4, 5):
         require_waits("popular", seed)
         require_waits("even", seed)
     ### END HIDDEN TESTS
@@ -1186,7 +1199,7 @@ debrief(
 # seconds that are spent on loading blocks, and on computing again those that were cached once. `oldest_first` is LRU.
 #
 # - `"documents"` (a third of the prompts are read once): at most 70% of the seconds of LRU.
-# - `"chat"` (nearly all conversations go on): at most 110% of them.
+# - `"chat"` (nearly all conversations go on): at most 110%, by a rule that takes at most 90% for `"documents"`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "keep", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1200,16 +1213,21 @@ def keep(blocks: Blocks, now: float) -> np.ndarray:
 # %% nbgrader={"grade": true, "grade_id": "keep_test_documents", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("keep", "documents that are read once", part="documents", hidden="other prompts"):
     require_tiers(keep, "documents", 0.7, 1, 0.53)
+    require_tiers(keep, "documents", 0.7, 2)
+    require_tiers(keep, "documents", 0.7, 3)
     ### BEGIN HIDDEN TESTS
-    for seed in (2, 3, 4, 5):
+    for seed in (4, 5, 6):
         require_tiers(keep, "documents", 0.7, seed)
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "keep_test_chat", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("keep", "conversations that go on", part="chat", hidden="other prompts"):
+    require_tiers(keep, "documents", 0.9, 1)
     require_tiers(keep, "chat", 1.1, 1, 0.78)
+    require_tiers(keep, "chat", 1.1, 3)
+    require_tiers(keep, "chat", 1.1, 5)
     ### BEGIN HIDDEN TESTS
-    for seed in (2, 3, 4, 5):
+    for seed in (2, 4, 6):
         require_tiers(keep, "chat", 1.1, seed)
     ### END HIDDEN TESTS
 
@@ -1265,7 +1283,7 @@ debrief(
 # ### Exercise 6 (18 points)
 #
 # `choose(service) -> Plan` returns a plan with which at least 90% of the requests keep both limits. Each service has points of its own;
-# grading uses other requests of the same services. You may reason, look the plan up by `service.name`, or search with `in_time`.
+# checks take the seeds 1, 2, 3 and 6, and grading others. You may reason, look the plan up by `service.name`, or search with `in_time`.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -1295,36 +1313,36 @@ def choose(service: Service) -> Plan:
 
 # %% nbgrader={"grade": true, "grade_id": "choose_test_reports", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose", "reports: 90% are in time", part="reports", hidden="other requests"):
-    require_plan(choose, "reports", [1])
+    require_plan(choose, "reports", [1, 2, 3, 6])
     ### BEGIN HIDDEN TESTS
-    require_plan(choose, "reports", [2, 3, 4])
+    require_plan(choose, "reports", [4, 7])
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "choose_test_branch", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose", "branch office: 90% are in time", part="branch", hidden="other requests"):
-    require_plan(choose, "branch office", [1])
+    require_plan(choose, "branch office", [1, 2, 3, 6])
     ### BEGIN HIDDEN TESTS
-    require_plan(choose, "branch office", [2, 3, 4])
+    require_plan(choose, "branch office", [4, 7])
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "choose_test_agents", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose", "agents: 90% are in time", part="agents", hidden="other requests"):
-    require_plan(choose, "agents", [1])
+    require_plan(choose, "agents", [1, 2, 3, 6])
     ### BEGIN HIDDEN TESTS
-    require_plan(choose, "agents", [2, 3, 4])
+    require_plan(choose, "agents", [4, 7])
     ### END HIDDEN TESTS
 
 # %% nbgrader={"grade": true, "grade_id": "choose_test_code", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("choose", "code: 90% are in time", part="code", hidden="other requests"):
-    require_plan(choose, "code", [1])
+    require_plan(choose, "code", [1, 2, 3, 6])
     ### BEGIN HIDDEN TESTS
-    require_plan(choose, "code", [2, 3, 4])
+    require_plan(choose, "code", [4, 7])
     ### END HIDDEN TESTS
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 hint(
     "choose",
-    "Print `in_time(service, plan, 1)` for chunks of 128, 256, 384 and 512, and for each number of prefill GPUs.",
+    "Print `in_time(service, plan, seed)` with the seeds 1, 2, 3 and 6, for chunks of 128, 256, 384 and 512, and for each number of prefill GPUs.",
     "Compare a token's travel, KV / bandwidth, with the 22.5 µs that it takes to compute: is a split possible at all?",
     "The ratio of a split follows from flow balance, as in section 3.",
 )
@@ -1365,24 +1383,24 @@ with reveal("gap"):
 myth("pd-2")
 CODE = SERVICES[3]
 code_shares = {
-    "split 3 : 1": in_time(CODE, Plan("split", prefill=3), 1),
-    "chunks of 320": in_time(CODE, Plan("chunk", chunk=320), 1),
+    name: sum(in_time(CODE, plan, seed) for seed in (1, 2, 3)) / 3
+    for name, plan in (("split 3 : 1", Plan("split", prefill=3)), ("chunks of 352", Plan("chunk", chunk=352)))
 }
 audit(
     "pd-2",
     round(100 * code_shares["split 3 : 1"]),
-    f"% of the code completions are in time when 4 GPUs are split 3 : 1, and {code_shares['chunks of 320']:.0%} in chunks of 320, the best chunk; prompts are 37 times as long as outputs",
+    f"% of the code completions are in time when 4 GPUs are split 3 : 1, and {code_shares['chunks of 352']:.0%} in chunks of 352, the best chunk; prompts are 37.5 times as long as outputs",
     "model",
     "corrected",
-    how="Run in virtual time, on a dense model of 8 billion parameters. The split completes 82 requests per second with 90% in time, and the best chunk 71. For the reports, where prompts are 37 times as long as well, it is 45 against 46, so the ratio of lengths alone decides nothing. Whole prompts lose clearly in both, 30 and 23 per second",
+    how="Run in virtual time, on a dense model of 8 billion parameters. The split completes 82 requests per second with 90% in time over three samples, and the best chunk 74. For the reports, where prompts are 37.5 times as long as well, it is 44 against 44, so the ratio of lengths alone decides nothing. Whole prompts lose clearly in both, 30 and 23 per second",
 )
 debrief(
     "choose",
     """Interference has two cures. Chunks fill the idle arithmetic of decode steps with prompts, which is efficient. But the chunk has to fit
     the TPOT: if it is too small, prompts queue, and if it is too large, tokens are late. A split needs no chunk size, but it needs a fast link and
     the right ratio. For the reports both work. The code completions need short steps *and* many prompts, so a split wins. Agents
-    write more than they read, so GPUs for prompts would be idle. In the branch office a cache takes five times as long to
-    travel as to compute.
+    write nearly as much as they read, so GPUs for prompts would be idle. In the branch office a cache takes nearly five times as
+    long to travel as to compute.
 
     In large models there are further reasons for a split that this lab leaves out: each pool can have its own parallelism
     (lab 11), and experts balance better if all GPUs are in the same phase.""",
