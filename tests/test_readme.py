@@ -241,7 +241,7 @@ def the_pairs_are_there(clone: Path, said: str) -> None:
 def a_new_lab_passes(clone: Path, said: str) -> None:
     assert "7 answers in" in said and "all as expected" in said
     for folder in ("solutions", "labs"):
-        shutil.rmtree(clone / folder / "20_my_lab")
+        shutil.rmtree(clone / folder / "30_my_lab")
 
 
 def the_wheel_is_there(clone: Path, said: str) -> None:

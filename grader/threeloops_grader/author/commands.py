@@ -15,7 +15,7 @@ __all__ = ["leaks", "new", "test"]
 _console = Console()
 
 
-def new(lab: Annotated[str, typer.Argument(help="Number and name of the new lab: 20_my_lab.")]) -> None:
+def new(lab: Annotated[str, typer.Argument(help="Number and name of the new lab: 30_my_lab.")]) -> None:
     """Begin a lab: a source with one exercise, three wrong answers and another right one. It passes unchanged."""
     from threeloops_grader.author.new_lab import begin
 

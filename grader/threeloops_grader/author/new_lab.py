@@ -23,7 +23,7 @@ def begin(slug: str, root: Path | None = None) -> Lab:
     """
     root = root or course_root()
     if not _NAME.fullmatch(slug):
-        raise LabError(f"{slug!r} is not a valid name of a lab: expected two digits and words, as in 20_my_lab")
+        raise LabError(f"{slug!r} is not a valid name of a lab: expected two digits and words, as in 30_my_lab")
     labs = all_labs(root)
     if labs:  # in a bundle or a wheel, a first source would hide all labs that have none
         require_solutions(labs)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    yield begin("20_my_lab", tmp_path_factory.mktemp("course"))
+    yield begin("30_my_lab", tmp_path_factory.mktemp("course"))
     close_pools()
 
 
@@ -47,14 +47,14 @@ def test_each_kind_of_answer_that_does_not_do_what_it_must_is_named(lab):
 
 
 def test_a_new_lab_has_the_style_of_the_others(tmp_path):
-    lab = begin("20_my_lab", tmp_path)
+    lab = begin("30_my_lab", tmp_path)
     command = [sys.executable, "-m", "ruff", "format", "--check", "--config", ROOT / "pyproject.toml", lab.folder]
     assert subprocess.run(command).returncode == 0
 
 
 def test_a_name_that_another_lab_has_is_refused(tmp_path):
-    begin("20_my_lab", tmp_path)
-    with pytest.raises(LabError, match="20_my_lab has this name already"):
+    begin("30_my_lab", tmp_path)
+    with pytest.raises(LabError, match="30_my_lab has this name already"):
         begin("21_my_lab", tmp_path)
 
 
@@ -66,5 +66,5 @@ def test_a_name_that_is_none_changes_nothing(tmp_path, name):
 
 
 def test_a_number_that_is_taken_is_refused(lab):
-    with pytest.raises(LabError, match="lab 20 is there already: 20_my_lab"):
-        begin("20_other", lab.root)
+    with pytest.raises(LabError, match="lab 30 is there already: 30_my_lab"):
+        begin("30_other", lab.root)
