@@ -2,9 +2,8 @@
 end of the network.
 
 An engine takes commands between its steps: new requests, reservations, arrived caches, cancellations. So a command that
-comes during a step waits until the step ends. The owner is told of each step when it begins, because its layers may be
-sent before it ends, and when it ends. It is also told when a request was preempted,
-and when one has left.
+comes during a step waits until the step ends. The owner is told when a step begins, because its layers may be sent
+before it ends, and when it ends. It is also told when a request was preempted, and when one has left.
 """
 
 import math
@@ -141,6 +140,7 @@ class Machine:
             self._owner.preempted(request)
         if not batch.chunks:
             self.is_engaged = False
+            self._wait_for_door()
             return
         end = self.engine.clock.now()
         self.life.busy += end - start
@@ -150,6 +150,13 @@ class Machine:
         engine = self.engine
         self._owner.began(self, batch, start, end)
         self._clock.at(end, lambda: self._end(engine, batch))
+
+    def _wait_for_door(self) -> None:
+        """Come back when admission opens by itself. If it is open already, only a command can let somebody join."""
+        engine = self.engine
+        opens = engine.scheduler.next_door()
+        if self._clock.now() < opens < math.inf:
+            self._clock.at(opens, lambda: self._go_on() if engine is self.engine and self.alive else None)
 
     def _end(self, engine: Engine, batch: Batch) -> None:
         if engine is not self.engine or not self.alive:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threeloops.hardware import accelerator
 from threeloops.models.gpt_config import GPTConfig
-from threeloops.product.batching import CHUNKED, Engine, RooflineCost, SimulatedExecutor
+from threeloops.product.batching import CHUNKED, DYNAMIC, Engine, RooflineCost, SimulatedExecutor
 from threeloops.product.batching.blocks import BlockManager
 from threeloops.product.disaggregated import (
     CacheShape,
@@ -123,7 +123,7 @@ def test_decoding_is_never_disturbed_by_a_prompt():
     apart, together = (simulate(arrivals, deployment(prefill=n, link=fast)) for n in (1, 0))
     gaps = [b - a for a, b in zip(apart.requests[0].token_times, apart.requests[0].token_times[1:], strict=False)]
     assert gaps == pytest.approx([0.011] * 49, abs=1e-6)
-    assert max(together.metrics().itl.p99, 0) > 0.05
+    assert together.metrics().itl.p99 > 0.05
 
 
 # Without a split it is the engine that there was before.
@@ -141,12 +141,18 @@ def test_one_machine_for_both_is_an_engine():
     assert [request.token_times for request in run.requests] == [request.token_times for request in done.requests]
 
 
-def test_machines_for_both_are_a_fleet():
-    fleet = Fleet(EngineModel(cost, BOTH, 60, 4), replicas=3, router=fleet_round_robin)
+@pytest.mark.parametrize("policy", [BOTH, DYNAMIC])
+def test_machines_for_both_are_a_fleet(policy):
+    fleet = Fleet(EngineModel(cost, policy, 60, 4), replicas=3, router=fleet_round_robin)
     done = simulate_fleet(LOAD, fleet)
-    run = simulate(LOAD, deployment(prefill=0, decode=3, policy=BOTH, blocks=60, decode_router=round_robin))
+    run = simulate(LOAD, deployment(prefill=0, decode=3, policy=policy, blocks=60, decode_router=round_robin))
     ends = [(request.token_times[0], request.token_times[-1]) for request in run.requests]
     assert ends == [(outcome.first_token, outcome.end) for outcome in done.requests]
+
+
+def test_a_prompt_that_waits_for_its_batch_begins_when_the_door_opens():
+    (journey,) = simulate([arrival(at=3.0)], deployment(policy=replace(ONE, door_opens=0.5))).journeys
+    assert journey.begun == pytest.approx(3.5) and len(journey.request.output) == 5
 
 
 def test_short_prompts_stay_where_they_decode():
@@ -380,7 +386,7 @@ def test_every_request_ends_once_and_no_block_is_kept(data):
     machines = st.integers(1, 3)
     policy = replace(
         CHUNKED, token_budget=draw(st.sampled_from([7, 32, 200])), max_running=draw(st.integers(1, 9)),
-        chunked=draw(st.booleans()), prefix_cache=draw(st.booleans()),
+        chunked=draw(st.booleans()), prefix_cache=draw(st.booleans()), door_opens=draw(st.sampled_from([None, None, 0.05])),
     )  # fmt: skip
     rate = draw(st.sampled_from([5.0, 40.0, 400.0]))
     load = trace(
@@ -418,9 +424,7 @@ def test_every_request_ends_once_and_no_block_is_kept(data):
             sent = sum(len(journey.request.prompt) for journey in run.transferred)
             assert sum(journey.bytes for journey in run.journeys) == pytest.approx(sent * SHAPE.token_bytes)
     again = simulate(load, kind)
-    assert repr(again.journeys) == repr(run.journeys) or [request.token_times for request in again.requests] == [
-        request.token_times for request in run.requests
-    ]
+    assert repr(again.journeys) == repr(run.journeys)
 
 
 # Two loads, on the same four machines.
