@@ -57,8 +57,7 @@ class Delivery:
         """Return what a router sees of a machine, for this prompt."""
         free = machine.blocks.free - sum(machine.promised.values())
         running = len(machine.engine.requests) + len(machine.promised)
-        seconds = self._deployment.handover.seconds(len(attempt.rest.prompt))
-        return DecodeState(machine.life.name, running, free, self.needed_blocks(attempt), seconds)
+        return DecodeState(machine.life.name, running, free, self.needed_blocks(attempt))
 
     def require_room(self, attempt: Attempt) -> None:
         """Raises ValueError if no decode machine could ever hold the answer."""

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from threeloops.product.disaggregated.policies.tiers import TieredCache
 from threeloops.product.loadgen.metrics import SLO, Metrics, measure
@@ -90,12 +89,3 @@ class DisaggregatedRun:
 
     def metrics(self, slo: SLO | None = None) -> Metrics:
         return measure(self.requests, slo)
-
-    def goodput_per_machine(self, slo: SLO) -> float:
-        """Requests per second that met the SLO, for each machine."""
-        return self.metrics(slo).goodput / len(self.machines)
-
-    def busy_share(self, role: Literal["prefill", "decode"]) -> float:
-        """Return the share of the time in which the machines that never had another role computed."""
-        busy = [life.busy for life in self.machines if {name for _, name in life.roles} <= {role, ""}]
-        return sum(busy) / (len(busy) * self.seconds) if busy else math.nan

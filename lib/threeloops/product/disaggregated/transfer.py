@@ -116,10 +116,6 @@ class Handover:
         """Return the seconds for which a message of `size` bytes keeps the link from sending another."""
         return self.overhead + size / self.link.bandwidth
 
-    def seconds(self, tokens: int) -> float:
-        """Return the time of one message with the whole cache of this many tokens, on a free link."""
-        return self.occupied(tokens * self.shape.token_bytes) + self.link.latency
-
 
 @dataclass(frozen=True)
 class Travel:

@@ -46,14 +46,13 @@ class DecodeState:
     """A machine that continues answers, as a router sees it for one prompt.
 
     `running` counts the requests that decode there or for which it keeps blocks. The prompt's cache needs
-    `needed_blocks` of its `free_blocks`. `transfer_seconds` is the time of the transfer on a free link.
+    `needed_blocks` of its `free_blocks`.
     """
 
     machine: str
     running: int
     free_blocks: int
     needed_blocks: int
-    transfer_seconds: float = 0.0
 
 
 PrefillRouter = Callable[[Sequence[PrefillState], int, int], int]
