@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from threeloops.product.batching.policy import Policy
 from threeloops.product.batching.simulated.steps import Cost
@@ -17,7 +17,9 @@ from threeloops.product.disaggregated.policies.tiers import Eviction, Tier, lru
 from threeloops.product.disaggregated.transfer import Handover
 from threeloops.units import require_whole
 
-__all__ = ["Deployment", "MachineFailure", "Pool"]
+__all__ = ["Deployment", "MachineFailure", "Pool", "Role"]
+
+Role = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,12 @@ class MachineFailure:
     is back after `restart` seconds. Infinity means never."""
 
     at: float
-    pool: Literal["prefill", "decode"]
+    pool: Role
     victim: int = 0
     restart: float = math.inf
 
     def __post_init__(self) -> None:
-        if not 0 <= self.at < math.inf or self.pool not in ("prefill", "decode") or not self.restart >= 0:
+        if not 0 <= self.at < math.inf or self.pool not in get_args(Role) or not self.restart >= 0:
             raise ValueError(f"{self}: expected seconds from the beginning, 'prefill' or 'decode', and a restart ≥ 0")
 
 
@@ -88,5 +90,5 @@ class Deployment:
         if self.roles is not None and not self.prefill.machines:
             raise ValueError("roles without prefill machines: expected at least one machine of each kind")
 
-    def pool(self, role: Literal["prefill", "decode"]) -> Pool:
+    def pool(self, role: Role) -> Pool:
         return self.prefill if role == "prefill" else self.decode

@@ -9,19 +9,17 @@ before it ends, and when it ends. It is also told when a request was preempted, 
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Protocol
 
 from threeloops.product.batching import Engine, SimulatedExecutor
 from threeloops.product.batching.blocks import BlockManager
-from threeloops.product.disaggregated.description import Deployment
+from threeloops.product.disaggregated.description import Deployment, Role
 from threeloops.product.disaggregated.record import MachineLife
 from threeloops.product.request import Batch, Request
 from threeloops.simulation.clock import VirtualClock
 from threeloops.simulation.link import Server
 
-__all__ = ["Machine", "Role", "StepOwner"]
-
-Role = Literal["prefill", "decode"]
+__all__ = ["Machine", "StepOwner"]
 
 
 class StepOwner(Protocol):

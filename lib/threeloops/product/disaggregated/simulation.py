@@ -20,12 +20,13 @@ occupies the other end as long as it would have taken, because nobody notices ea
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import get_args
 
 from threeloops.product.batching.prefix_cache import block_keys
 from threeloops.product.batching.simulated.steps import StepShape
 from threeloops.product.disaggregated.delivery import Attempt, Delivery
-from threeloops.product.disaggregated.description import Deployment, MachineFailure
-from threeloops.product.disaggregated.machine import Machine, Role
+from threeloops.product.disaggregated.description import Deployment, MachineFailure, Role
+from threeloops.product.disaggregated.machine import Machine
 from threeloops.product.disaggregated.policies import PoolLoad
 from threeloops.product.disaggregated.record import DisaggregatedRun, Journey
 from threeloops.product.disaggregated.store import SharedStore
@@ -36,7 +37,6 @@ from threeloops.simulation.clock import VirtualClock
 
 __all__ = ["simulate"]
 
-_ROLES: tuple[Role, Role] = ("prefill", "decode")
 _VOCABULARY = 256
 _TYPICAL_PROMPT = 2048
 """The prompt from which the time of a token is estimated, if one number has to do."""
@@ -54,7 +54,7 @@ class _Simulation:
         self.deployment = deployment
         self.clock = VirtualClock()
         self.machines: list[Machine] = []
-        for role in _ROLES:
+        for role in get_args(Role):
             for number in range(deployment.pool(role).machines):
                 self.machines.append(Machine(f"{role}-{number}", role, deployment, self.clock, self))
         self.attempts: dict[Request, Attempt] = {}  # by both of their requests
