@@ -53,7 +53,7 @@ class Machine:
         self.role: Role = role
         self.engine = Engine(SimulatedExecutor(clock, self._deployment.cost), blocks, pool.policy, clock)
         self.port = Server()  # its end of the network
-        self.loader = Server()  # its way to the store
+        self.loads_until = 0.0  # the end of the last load from the store
         self.promised: dict[Request, int] = {}  # blocks that were promised and are not yet reserved
         self.coming: dict[Request, int] = {}  # tokens of prompts that wait for blocks from the store
         self.alive = True

@@ -85,7 +85,7 @@ class _Simulation:
     def _check_blocks(self) -> None:
         """Let the last steps end and the last blocks be loaded. Raises AssertionError if a block is still held then."""
         self.clock.run_until(lambda: not any(machine.is_engaged for machine in self.machines))
-        self.clock.sleep_until(max(machine.loader.free_at for machine in self.machines))
+        self.clock.sleep_until(max(machine.loads_until for machine in self.machines))
         for machine in self.machines:
             if machine.alive:
                 machine.blocks.check_integrity([])

@@ -34,7 +34,7 @@ class SharedStore:
         if self.cache is None or not self._is_used:
             return PrefillState(machine.life.name, machine.queued_tokens, tokens)
         hits = self.cache.find(keys[cached:])
-        seconds = max(0.0, machine.loader.free_at - self._clock.now()) + hits.seconds
+        seconds = max(0.0, machine.loads_until - self._clock.now()) + hits.seconds
         return PrefillState(machine.life.name, machine.queued_tokens, tokens, hits.blocks * self._size, seconds)
 
     def load(
@@ -50,8 +50,8 @@ class SharedStore:
         if not needed or not is_faster or machine.blocks.free < needed + len(cached):
             then()
             return 0
-        now = self._clock.now()
-        ready = machine.loader.serve(now, now + state.load_seconds - max(now, machine.loader.free_at))
+        ready = self._clock.now() + state.load_seconds  # which includes the wait for those before it
+        machine.loads_until = ready
         engine = machine.engine
         table = machine.blocks.fork(cached)
         machine.blocks.grow(table, (len(cached) + needed) * self._size)
