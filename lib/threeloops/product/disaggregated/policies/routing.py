@@ -19,6 +19,8 @@ For the decode pool: `fewest_running`, and `most_room`, which compares free bloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from threeloops.product.fleet.policies.routing import least_in_turn
+
 __all__ = [
     "DecodeRouter", "DecodeState", "PrefillRouter", "PrefillState", "fewest_running", "least_cost", "longest_prefix",
     "most_room", "round_robin", "shortest_queue",
@@ -68,7 +70,7 @@ def round_robin(states: Sequence[PrefillState] | Sequence[DecodeState], tokens: 
 def shortest_queue(states: Sequence[PrefillState], tokens: int, turn: int) -> int:
     """Choose the machine with the fewest tokens to compute."""
     _require(states)
-    return _least([state.queued_tokens for state in states], turn)
+    return least_in_turn([state.queued_tokens for state in states], turn)
 
 
 def longest_prefix(most_ahead: int = 8192) -> PrefillRouter:
@@ -84,7 +86,7 @@ def longest_prefix(most_ahead: int = 8192) -> PrefillRouter:
         _require(states)
         shortest = min(state.queued_tokens for state in states)
         able = [state.queued_tokens <= shortest + most_ahead for state in states]
-        return _least(
+        return least_in_turn(
             [
                 (not may, -state.cached_tokens - state.loadable_tokens, state.queued_tokens)
                 for may, state in zip(able, states, strict=True)
@@ -105,7 +107,7 @@ def least_cost(seconds_per_token: float) -> PrefillRouter:
 
     def route(states: Sequence[PrefillState], tokens: int, turn: int) -> int:
         _require(states)
-        return _least([_predicted(state, tokens, seconds_per_token) for state in states], turn)
+        return least_in_turn([_predicted(state, tokens, seconds_per_token) for state in states], turn)
 
     return route
 
@@ -113,13 +115,13 @@ def least_cost(seconds_per_token: float) -> PrefillRouter:
 def fewest_running(states: Sequence[DecodeState], tokens: int, turn: int) -> int:
     """Choose the machine with the fewest requests."""
     _require(states)
-    return _least([state.running for state in states], turn)
+    return least_in_turn([state.running for state in states], turn)
 
 
 def most_room(states: Sequence[DecodeState], tokens: int, turn: int) -> int:
     """Choose the machine with the most free blocks. A long prompt counts for more than a short one."""
     _require(states)
-    return _least([-state.free_blocks for state in states], turn)
+    return least_in_turn([-state.free_blocks for state in states], turn)
 
 
 def _predicted(state: PrefillState, tokens: int, seconds_per_token: float) -> float:
@@ -127,11 +129,6 @@ def _predicted(state: PrefillState, tokens: int, seconds_per_token: float) -> fl
     loading = min(state.load_seconds, state.loadable_tokens * seconds_per_token)
     uncached = tokens - state.cached_tokens - state.loadable_tokens
     return (state.queued_tokens + uncached) * seconds_per_token + loading
-
-
-def _least(values: Sequence[float] | Sequence[tuple[float, ...]], turn: int) -> int:
-    """Return the place of the least value. Equals are taken in turn."""
-    return min(range(len(values)), key=lambda place: (values[place], (place - turn) % len(values)))
 
 
 def _require(states: Sequence[object]) -> None:

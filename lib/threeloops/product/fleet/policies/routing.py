@@ -18,7 +18,9 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Load", "Router", "least_outstanding", "prefix_aware", "prefix_key", "round_robin", "two_choices"]
+__all__ = [
+    "Load", "Router", "least_in_turn", "least_outstanding", "prefix_aware", "prefix_key", "round_robin", "two_choices",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,12 @@ def round_robin(loads: Sequence[Load], turn: int, key: bytes) -> int:
 def least_outstanding(loads: Sequence[Load], turn: int, key: bytes) -> int:
     """Choose the replica with the fewest requests. Ties are taken in turn."""
     _require(loads)
-    return min(range(len(loads)), key=lambda place: (loads[place].outstanding, (place - turn) % len(loads)))
+    return least_in_turn([load.outstanding for load in loads], turn)
+
+
+def least_in_turn(values: Sequence[float] | Sequence[tuple[float, ...]], turn: int) -> int:
+    """Return the place of the least value. Equals are taken in turn."""
+    return min(range(len(values)), key=lambda place: (values[place], (place - turn) % len(values)))
 
 
 def two_choices(loads: Sequence[Load], turn: int, key: bytes) -> int:
