@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import mean
 
 from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import CHUNKED, KernelCost, Policy
@@ -23,8 +23,8 @@ from threeloops.product.loadgen import SLO, Arrival, Lengths, highest_rate, logn
 from benchmarks.result import Prediction, Series
 
 __all__ = [
-    "CHUNKS", "DEVICE", "GPUS", "HANDOVER", "SERVICES", "WHOLE", "Service", "Ways", "balance_rows", "goodput_rows",
-    "split_name",
+    "CHUNKS", "DEVICE", "GPUS", "HANDOVER", "LLAMA_8B", "SERVICES", "WHOLE", "Service", "Ways", "balance_rows",
+    "goodput_rows", "split_name",
 ]  # fmt: skip
 
 LLAMA_8B = GPTConfig(128_256, 32, 32, 8, 4096, 14_336, 8192, tied_embeddings=False)
@@ -125,7 +125,6 @@ def balance_rows(ways: Ways) -> list[Prediction]:
     service = ways.service
     prefill = prefill_rate(COST, service.prompt)
     decode = decode_rate(COST, service.prompt, service.output, service.slo.tpot, seats=SEATS, blocks=BLOCKS)
-    mean: Callable[[tuple[float, ...]], float] = lambda rates: sum(rates) / len(rates)  # noqa: E731
     return [
         Prediction(
             "goodput of a split",

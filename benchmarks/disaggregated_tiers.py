@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from threeloops.hardware import accelerator
-from threeloops.models.gpt_config import GPTConfig
 from threeloops.product.batching import KernelCost, StepShape, block_keys
 from threeloops.product.disaggregated import (
     CacheShape,
@@ -18,11 +17,11 @@ from threeloops.product.disaggregated import (
 )
 from threeloops.product.loadgen import Arrival, conversations, poisson, requests_of, trace, uniform
 
+from benchmarks.disaggregated_services import LLAMA_8B
 from benchmarks.result import Series
 
 __all__ = ["TIERS", "tier_rows"]
 
-LLAMA_8B = GPTConfig(128_256, 32, 32, 8, 4096, 14_336, 8192, tied_embeddings=False)
 BLOCK = 16
 BLOCK_BYTES = BLOCK * CacheShape.of(LLAMA_8B).token_bytes
 TOKEN_SECONDS = KernelCost(LLAMA_8B)(StepShape(((0, 2048, True),))) / 2048
