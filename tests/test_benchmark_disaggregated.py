@@ -51,6 +51,6 @@ def test_reuse_counts_where_documents_come_once():
 @pytest.mark.slow  # four services, five ways each
 def test_the_result_can_be_kept():
     result = measure(provenance(probe(), "cpu"), quick=True)
-    assert len(result.predictions) == 4 * 3 + 2 * 6, "splits of each service, and quantities of two traces"
+    assert len(result.predictions) == 4 * 3 + 2 * 7, "splits of each service, and quantities of two traces"
     assert len(result.series) == 4 * 5 + 3 * 3 * 2 + 2 * 2, "ways, tiers, and processes"
     assert result.to_json() and result.tables()
