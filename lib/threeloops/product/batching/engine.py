@@ -140,7 +140,8 @@ class Engine:
                     raise RuntimeError(
                         f"{len(self.requests)} requests are left and no step can be made: "
                         f"{len(self.scheduler.paused)} of them are paused and {len(self.scheduler.receiving)} wait for "
-                        "keys and values: resume, receive or cancel those"
+                        "keys and values: resume, receive or cancel those; "
+                        f"{len(self.scheduler.held)} that ended keep their blocks: release those"
                     )
         finally:
             self.scheduler.draining = False

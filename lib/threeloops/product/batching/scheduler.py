@@ -103,7 +103,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> Batch:
         """Choose the next step. If blocks run out, requests are preempted from the end of the order. The first request
-        always runs, unless the blocks that it needs are reserved for requests that are `receiving`."""
+        always runs, unless requests that are `receiving` or `held` have the blocks that it needs."""
         self.running.sort(key=_PLACE)
         chunks: list[Chunk] = []
         copies: list[tuple[int, int]] = []

@@ -535,6 +535,12 @@ def test_a_first_token_that_ends_a_request_frees_its_blocks():
     assert one.finish is Finish.LENGTH and not engine.requests and engine.scheduler.blocks.free == 100
 
 
+def test_blocks_that_nobody_releases_are_named():
+    engine = engine_of(blocks=5, block_size=4)
+    with pytest.raises(RuntimeError, match="1 requests are left .* 1 that ended keep their blocks: release those"):
+        engine.run([request("a", prompt=12, tokens=1, keeps_blocks=True), request("b", prompt=12, tokens=1)])
+
+
 def test_a_reserved_request_that_nobody_computes_is_named():
     engine = engine_of()
     engine.reserve(request("a"))
