@@ -386,7 +386,8 @@ def test_every_request_ends_once_and_no_block_is_kept(data):
     machines = st.integers(1, 3)
     policy = replace(
         CHUNKED, token_budget=draw(st.sampled_from([7, 32, 200])), max_running=draw(st.integers(1, 9)),
-        chunked=draw(st.booleans()), prefix_cache=draw(st.booleans()), door_opens=draw(st.sampled_from([None, None, 0.05])),
+        chunked=draw(st.booleans()), prefix_cache=draw(st.booleans()),
+        door_opens=draw(st.sampled_from([None, None, 0.05])),
     )  # fmt: skip
     rate = draw(st.sampled_from([5.0, 40.0, 400.0]))
     load = trace(
