@@ -198,7 +198,7 @@ def kubelet(probes, answers, seconds):
     """What happens to a replica, as [(second, "ready" | "unready" | "restart")].
 
     `answers(path, age, now)` is how many seconds a 200 takes, or infinity if none comes; `age` counts from the last start.
-    Until the startup probe has succeeded, the others are not asked. If a startup or liveness probe acts, it restarts.
+    Until the startup probe has succeeded, the others are not asked. If a startup or liveness probe acts, the replica restarts.
     """
     events, begun_at, ready, started, failed = [], 0, False, probes.startup is None, {}
     for now in range(seconds):

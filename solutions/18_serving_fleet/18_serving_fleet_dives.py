@@ -285,7 +285,7 @@ with reveal("link"):
 # For short prompts the same two pools lose: two GPUs compute prompts that take next to no time, and the other two decode
 # for all. With 1 + 3 GPUs this load is served well, but then long prompts wait for seconds. So the ratio belongs to the
 # load, and it has to change when the load does. With a slow link every token pays its share of the move: 0.6 GB take
-# 48 ms at 12.5 GB/s, which is 0.5 ms for each of 100 tokens. At 1.25 GB/s nobody would be served: 22 prompts per second
+# 48 ms at 12.5 GB/s, which is 0.5 ms for each of 100 tokens. At 1.25 GB/s the queue would only grow: 22 prompts per second
 # bring 13 GB per second, and two links carry 2.5.
 #
 # vLLM 0.33 has separate pools with `--kv-transfer-config`, SGLang 0.5.23 with `--disaggregation-mode prefill` or `decode`.
