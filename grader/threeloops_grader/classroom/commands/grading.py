@@ -56,10 +56,9 @@ def grade(
         finally:
             _log(target, sandbox, command, before)
     rows = account_of(target)
+    # No row shows a refused file if the student's group handed in another. All others are graded.
     if code == 1 and (any(row.refused for row in rows) or refused_strangers(target, ())):
-        raise typer.Exit(
-            1
-        )  # all others are graded; a row misses a refused file if the student's group handed in another
+        raise typer.Exit(1)
     if code and rows and all(row.status == "missing" for row in rows):
         raise LabError(f"there is no submission to grade; run `threeloops class collect {target.number:02d}` first")
     if code:
