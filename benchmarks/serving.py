@@ -25,7 +25,7 @@ from threeloops_grader.machine.provenance import Provenance
 from benchmarks.progress import finished
 from benchmarks.result import Result, Series
 from benchmarks.serving_policies import policy_rows
-from benchmarks.serving_prediction import CpuClock, one_thread, prediction_rows
+from benchmarks.serving_prediction import REPLAYS, CpuClock, one_thread, prediction_rows
 from benchmarks.serving_transformers import Transformers, no_transformers
 from benchmarks.serving_waste import waste_rows
 
@@ -57,7 +57,8 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
     for what, part in parts.items():
         series += part()
         finished(what)
-    predictions, fitted = prediction_rows(model, new_engine, 60 if quick else 200, 1 if quick else 5)
+    rounds = 1 if quick else 5
+    predictions, fitted = prediction_rows(model, new_engine, 60 if quick else 200, rounds)
     missing = no_transformers()
     return Result(
         "serving",
@@ -76,12 +77,13 @@ def measure(about: Provenance, *, quick: bool = False) -> Result:
         predictions,
         [
             "latencies, policies and predictions here are in CPU seconds of one thread, which a busy machine changes "
-            "little",
+            "less than wall time",
             "throughput: output tokens that were asked for, of requests that all come at once; a static batch computes "
             "its longest answer for everybody, and only what was asked for counts",
             "each party ran with the settings that were fastest in a trial of this very load",
             "predictions: the cost of a step and its spread are fitted on one trace, while it takes turns with the "
-            "others; those are then computed in virtual time, 20 times for each of five rounds, and compared by means",
+            f"others; those are then computed in virtual time, {REPLAYS} times for each of the rounds ({rounds}), and "
+            "compared by means",
             *([f"transformers: {missing}"] if missing else []),
         ],
     )

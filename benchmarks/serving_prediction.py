@@ -42,13 +42,15 @@ from threeloops.simulation.clock import Clock, VirtualClock
 from benchmarks.progress import finished
 from benchmarks.result import Prediction
 
-__all__ = ["CpuClock", "NewEngine", "fitted_to", "one_thread", "prediction_rows", "taking_turns"]
+__all__ = ["REPLAYS", "CpuClock", "NewEngine", "fitted_to", "one_thread", "prediction_rows", "taking_turns"]
 
 POLICY = replace(CHUNKED, max_running=32, token_budget=128)
 ENGINE = "threeloops, CPU seconds of one thread"
 _CALIBRATION = "calibration"
 _TURN = 10
 """Steps that an engine makes in a row, about 50 ms: long beside the few 10 µs that other engines' caches cost it."""
+REPLAYS = 20
+"""Replays in virtual time for each case and each fitted cost."""
 
 
 class CpuClock:
@@ -120,12 +122,12 @@ def taking_turns(model: GPT, new_engine: NewEngine, traces: dict[str, list[Arriv
 
 @one_thread()
 def prediction_rows(
-    model: GPT, new_engine: NewEngine, requests: int, rounds: int = 5, replays: int = 20
+    model: GPT, new_engine: NewEngine, requests: int, rounds: int
 ) -> tuple[list[Prediction], dict[str, object]]:
     """Goodput and latencies of three traces, predicted from a fourth alone; and what was fitted.
 
     In each round all four take turns, a cost is fitted to the steps of the calibration trace, and the others are
-    replayed `replays` times in virtual time. Predictions and measurements are means over the rounds. The limits of the
+    replayed `REPLAYS` times in virtual time. Predictions and measurements are means over the rounds. The limits of the
     SLO are those that nine in ten requests of the calibration trace meet.
     """
     rate = _capacity(model, new_engine)
@@ -142,7 +144,7 @@ def prediction_rows(
     blocks = new_engine(model, POLICY, CpuClock()).scheduler.blocks
     found = []
     for case, arrivals in traces.items():
-        simulations = (_simulated(cost.sampled(seed), blocks) for cost in costs for seed in range(replays))
+        simulations = (_simulated(cost.sampled(seed), blocks) for cost in costs for seed in range(REPLAYS))
         foretold = [measure(replay(simulation, arrivals).requests, slo) for simulation in simulations]
         real = [measure(done[case].requests, slo) for done in measured]
         for what, unit, value in QUANTITIES:

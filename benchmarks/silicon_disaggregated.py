@@ -3,9 +3,10 @@
 No constant is fitted to these points: those of the host come from dense models, and those of the kernels from kernels.
 Only the skew of the experts' popularity is chosen, among those of the published kernels, on half of the points.
 
-A point states how many requests are in the system, `c`. If the GPUs that prefill can keep up, they are all decoded, at
-the batch that the point states. Otherwise the batch is what flows in: requests come no faster than prompts are computed
-(`balanced`). The same holds where one set of GPUs does both, but there each prompt lengthens the step that it joins.
+The number of requests in the system is constant: the batch that a point states, in every group that decodes. If the
+GPUs that prefill can keep up, all of them are decoded, at that batch. Otherwise the batch is what flows in: requests
+come no faster than prompts are computed (`balanced`). The same holds where one set of GPUs does both, but there each
+prompt lengthens the step that it joins.
 
 Left out are points in fp4, for which no kernels were published, on GPUs whose kernels nobody timed, and with a worker
 of more GPUs than an NVLink domain has.
@@ -126,14 +127,9 @@ def pairs(skew: float) -> list[Pair]:
         for beside in sides[_workload(row)]:
             loads = _requests(row) / _gpus(row), _requests(beside) / _gpus(beside)
             if max(loads) <= _ALIKE * min(loads):
-                both = (beside, row)
-                real = [_requests(one) / (one["silicon_ttft_ms"] + one["osl"] * one["silicon_tpot_ms"]) for one in both]
-                rates = [balanced(one, skew).rate for one in both]
-                measured_both, predicted = (
-                    tuple(rate * one["osl"] / _gpus(one) for rate, one in zip(of, both, strict=True))
-                    for of in ([1e3 * rate for rate in real], rates)
-                )
-                found.append(Pair(measured_both, predicted))  # type: ignore[arg-type]
+                real = _tokens(beside, _measured_rate(beside)), _tokens(row, _measured_rate(row))
+                predicted = _tokens(beside, balanced(beside, skew).rate), _tokens(row, balanced(row, skew).rate)
+                found.append(Pair(real, predicted))
     return found
 
 
@@ -154,7 +150,7 @@ def _balanced(columns: tuple[tuple[str, Any], ...], skew: float) -> Balance:
     if row["mode"] == "agg":
         alone = cost.even(batch, keys)
         mixed = float(share * (cost.even(batch, keys, row["isl"]) - alone))
-    batches = np.geomspace(min(1.0, batch), batch, 8) if batch > 1 else np.array([batch])
+    batches = np.geomspace(1.0, batch, 8) if batch > 1 else np.array([batch])
     times = cost.even(batches, keys)
     place = row["decode_workers"] * row["decode_dp"]
     seconds = rate = 0.0
@@ -209,6 +205,16 @@ def _gpus(row: Row) -> float:
         row[f"{kind}_workers"] * row[f"{kind}_tp"] * row[f"{kind}_dp"] for kind in ("prefill", "decode")
     )
     return sum(of_kinds)
+
+
+def _measured_rate(row: Row) -> float:
+    """Return the requests per second of a published point, of which each takes the same time."""
+    return 1e3 * _requests(row) / (row["silicon_ttft_ms"] + row["osl"] * row["silicon_tpot_ms"])
+
+
+def _tokens(row: Row, rate: float) -> float:
+    """Return the output tokens per second and GPU at so many requests per second."""
+    return rate * row["osl"] / _gpus(row)
 
 
 def _keys(row: Row) -> float:

@@ -375,7 +375,7 @@ show.table(
         for name, m in (("predicted in virtual time", predicted), ("measured on this machine", real))
     ],
     header=("40 requests at 30 per second", "tokens/s", "TTFT, median", "TPOT, median", "ITL, P99"),
-    caption="The same scheduler on two clocks. Steps in virtual time spread as the recorded ones did, pauses included",
+    caption="The same scheduler on two clocks. Steps in virtual time spread as the recorded ones did, but without pauses",
 )
 show.busy_notice()
 

@@ -19,8 +19,8 @@ _MOST = 400
 """Submissions of a task that usually end before its time limit. A lost task loses only those that it is executing,
 because the records of the others are kept."""
 _LAST = 80
-"""The last tasks are split down to so many submissions, and no further. A task of a quick lab then still takes some ten
-times as long as its start."""
+"""The last tasks are split down to so many submissions, and no further. With two at a time, 80 of lab 00 take about
+five times as long as the start of their task (docs/teaching/cluster.md)."""
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def grade(
         finally:
             _log(target, sandbox, command, before)
     rows = account_of(target)
-    is_refused = any(row.refused for row in rows) or refused_strangers(target, ())
-    if code == 1 and is_refused:  # all others are graded, also if it is of somebody whose group handed in another
+    # No row shows a refused file if the student's group handed in another. All others are graded.
+    if code == 1 and (any(row.refused for row in rows) or refused_strangers(target, ())):
         raise typer.Exit(1)
     if code and rows and all(row.status == "missing" for row in rows):
         raise LabError(f"there is no submission to grade; run `threeloops class collect {target.number:02d}` first")

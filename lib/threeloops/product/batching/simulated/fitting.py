@@ -47,11 +47,13 @@ class FittedCost:
 def fit(steps: Sequence[StepShape], seconds: Sequence[float], block_size: int = 16) -> FittedCost:
     """The cost that explains these steps best: least squares of the relative errors, no weight negative.
 
-    Relative to the prediction, because a long step would otherwise count for hundreds of short ones. Errors relative to
-    the measured times would favour short predictions: a time of half the prediction is off by 100% of itself, one of
-    twice the prediction by only 50%. Give the steps in the order in which they were recorded, because their spread
-    keeps it. Pauses, of more than five times the expected time, are left out of both: a recording has too few of them
-    to tell how often they come.
+    Errors are relative, because a long step would otherwise count for hundreds of short ones. They are relative to the
+    prediction, because errors relative to the measured times would favour short predictions: a time of half the
+    prediction is off by 100% of itself, one of twice the prediction by only 50%.
+
+    Give the steps in the order in which they were recorded, because their spread keeps it. Steps that take more than
+    five times their prediction are pauses. They are left out of the mean and of the spread, because a recording has too
+    few of them to tell how often they come.
 
     Raises ValueError for fewer steps than there are weights, or a time that is not positive.
     """
@@ -76,7 +78,7 @@ def fit(steps: Sequence[StepShape], seconds: Sequence[float], block_size: int = 
 
 
 def _reweighted(rows: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights with the least squares of errors relative to their predictions, and these."""
+    """Return the weights with the least squares of errors relative to the predictions, and the predictions."""
     expected = times
     weights = np.zeros(rows.shape[1])
     for _ in range(_REWEIGHTINGS):

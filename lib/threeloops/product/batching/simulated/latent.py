@@ -121,7 +121,7 @@ class LatentKernelCost:
         """Return the seconds of steps in which `decodes` sequences of each group have `keys` keys each, beside a whole
         prompt of `prompt` tokens in every group, if that is not 0. `decodes` may be means, such as 2.5."""
         decodes = np.asarray(decodes, dtype=float)
-        attention = np.where(decodes > 0, self._decoding(np.maximum(decodes, 1), np.asarray(keys)), 0.0)
+        attention = self._decoding(decodes, np.asarray(keys))
         if prompt:
             attention = attention + self._prompt(np.asarray(prompt))
         busy = self.around_attention(decodes + prompt, decodes + bool(prompt))
@@ -169,9 +169,10 @@ class LatentKernelCost:
         return np.maximum(computed, 2 * weights / (_STREAM * self._sheet.bandwidth))
 
     def _exchanged(self, rows: np.ndarray) -> np.ndarray:
-        """Return the seconds of a layer's communication: two all-reduces in a group, dispatch and combine among them.
+        """Return the seconds of a layer's communication: two all-reduces within each group, and dispatch and combine
+        between the groups.
 
-        The first layers, which are dense, exchange nothing.
+        The first layers, which are dense, have no dispatch and no combine, so this is the mean of all layers.
         """
         model = self.model
         seconds = np.zeros(rows.shape)
@@ -205,9 +206,10 @@ class LatentKernelCost:
         return np.where(batch > 0, seconds, 0.0)
 
     def _prompt(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the seconds of a prompt's attention. Nobody published that of wide queries and narrow values.
+        """Return the seconds of a prompt's attention.
 
-        So the time for heads of one width is scaled by the products: queries and keys have the rotary part too.
+        No times were published for heads whose queries and keys are wider than their values. So the time for equal
+        widths is scaled by the arithmetic, because queries and keys also have the rotary part.
         """
         model = self.model
         heads = model.heads / self.ranks

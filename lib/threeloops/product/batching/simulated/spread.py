@@ -26,10 +26,11 @@ class Spread:
     def draws(self, seed: int) -> Callable[[float], float]:
         """Return a function that draws the time of a step, given its expected time, both in seconds.
 
-        A draw gives the ratio of a recorded step of about that length. Draws come in stretches of the recording, whose
+        A draw takes the ratio of a recorded step of about that length. Draws come in stretches of the recording, whose
         beginnings the seed chooses: one by one, they would average out within a request, while a real processor is slow
-        for many steps in a row (Politis and Romano 1994, "The Stationary Bootstrap"). Each length has stretches of its
-        own, because the mean may be wrong for one of them, as long as an engine is idle, and right for the others.
+        for many steps in a row (Politis and Romano 1994, "The Stationary Bootstrap"). Each kind of length has
+        stretches of its own, because the mean may be wrong for one kind while an engine is mostly idle, and right for
+        the others.
         """
         random = Random(seed)
         places = [random.randrange(len(ratios)) for ratios in self._by_kind]
