@@ -61,9 +61,9 @@ ALPHA, BETA = 14e-6, 50e9  # of the virtual cluster's network: seconds, and byte
 
 def step_seconds(decodes, keys, prompt=0):
     """Seconds of one step of Llama-3-8B on an H100: `decodes` requests get a token, with `keys` cached tokens in all, beside
-    `prompt` tokens of prompts. Four constants, fitted to the course's kernel model (lab 16), which was fitted to
-    measurements by NVIDIA; within 6% of it, but steps
-    with decodes and prompts are up to 20% too short."""
+    `prompt` tokens of prompts. The five constants are fitted to the course's kernel model (lab 16), which was fitted to
+    measurements by NVIDIA. Steps with only decodes or only prompts are within 6% of that model, and those with both are
+    up to 20% too short."""
     return 3.5e-3 + max(4.5e-3, 22.5e-6 * (decodes + prompt)) + 42e-9 * keys + 50e-6 * decodes
 
 
@@ -1195,8 +1195,9 @@ debrief(
 #
 # `keep(blocks, now) -> array` returns the worth of each block of a full tier. The fields of `Blocks` (`first`, `last`, `uses`, `depth`) are NumPy arrays
 # with an element per block. Blocks with the smallest values move down: from the GPU (room for 120) to the host (240), and from
-# there they are dropped. `run_tiers(keep, prompts_of("documents", 1))` returns the
-# seconds that are spent on loading blocks, and on computing again those that were cached once. `oldest_first` is LRU.
+# there they are dropped. `run_tiers(keep, prompts_of("documents", 1))` returns the seconds that are spent on loading blocks and
+# on computing again those that were cached once, and how many blocks it found on the GPU, on the host, and nowhere.
+# `oldest_first` is LRU.
 #
 # - `"documents"` (a third of the prompts are read once): at most 70% of the seconds of LRU.
 # - `"chat"` (nearly all conversations go on): at most 110%, by a rule that takes at most 90% for `"documents"`.
@@ -1255,7 +1256,7 @@ debrief(
     "keep",
     """Counting uses protects conversations from documents, and fails for chat: a conversation that has ended keeps its count for ever.
     Recency forgets, counts remember, and a bounded bonus does both. Databases met the same problem decades ago (2Q, ARC, and
-    segmented LRU are their answers). A further gain needs knowledge that a cache does not have: which conversation will go on, and
+    segmented LRU are their answers). A further gain has to come from other knowledge: which conversation will go on, and
     what a block costs to compute again, which grows with its depth in the prompt because of attention.""",
     parts=("documents", "chat"),
 )
