@@ -30,6 +30,7 @@ import math
 import random
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
+from itertools import cycle
 from numbers import Integral
 
 import numpy as np
@@ -294,6 +295,11 @@ def late(waits):
     return waits[int(0.95 * len(waits))]
 
 
+def shortest_queue(prompt, targets):
+    """The target with the fewest tokens of prompts that wait."""
+    return min(range(len(targets)), key=lambda index: targets[index].queued)
+
+
 COMPUTE, LOAD = 0.010, 0.002  # seconds to compute a block of a prompt, and to load one from the host's memory
 
 
@@ -336,9 +342,8 @@ def run_tiers(keep, prompts, device=120, host=240):
         for tier, room in enumerate((device, host)):
             surplus = len(tiers[tier]) - room
             if surplus > 0:
-                worth = keep(Blocks(*map(np.array, zip(*tiers[tier].values(), strict=True))), now)
-                worth = np.asarray(worth if isinstance(worth, np.ndarray | list | tuple) else [])
-                wanted = f"keep gave {worth.shape} values for {len(tiers[tier])} blocks: expected an array with a number per block"
+                worth = np.asarray(keep(Blocks(*map(np.array, zip(*tiers[tier].values(), strict=True))), now))
+                wanted = f"keep gave values of shape {worth.shape} for {len(tiers[tier])} blocks: expected an array with a number per block"
                 check.true(worth.shape == (len(tiers[tier]),) and worth.dtype.kind in "fiub", wanted)
                 check.true(not np.isnan(worth).any(), "keep gave NaN for a block: expected numbers")
                 names_here = list(tiers[tier])
@@ -1039,7 +1044,7 @@ debrief(
 # - P95 may be at most 40% of that of the shortest queue, with `"popular"` prefixes and with `"even"` ones.
 # - Clear cases must be right: equal targets except for the queue, the cached tokens, the speed, or the travel.
 #
-# `run_router(route, 1, "popular")` returns the sorted waits, and `late(waits)` is their P95.
+# `run_router(route, 1, "popular")` returns the sorted waits, and `late(waits)` is their P95. `shortest_queue` is a route too.
 
 # %% tags=["demo"] jupyter={"source_hidden": true}
 predict(
@@ -1113,11 +1118,8 @@ with check("route", "clear cases", part="cases", hidden="other numbers, in other
 # %% nbgrader={"grade": true, "grade_id": "route_test_waits", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false} jupyter={"source_hidden": true}
 with check("route", "300 prompts", part="waits", hidden="other prompts"):
 
-    def shortest(prompt, targets):
-        return min(range(len(targets)), key=lambda index: targets[index].queued)
-
     def require_waits(kind, seed, model=None):
-        got, usual = late(run_router(route, seed, kind)), late(run_router(shortest, seed, kind))
+        got, usual = late(run_router(route, seed, kind)), late(run_router(shortest_queue, seed, kind))
         check.true(
             got <= 0.4 * usual,
             f"P95 of the wait, {kind} prefixes: {got:.3f} s; expected at most 40% of {usual:.3f} s, that of the shortest queue",
@@ -1148,11 +1150,12 @@ def by_prefix(prompt, targets):
 
 
 with reveal("prefix"):
+    turns = cycle(range(4))
     rows = [
         (name, *(f"{late(run_router(rule, 1, kind)):.2f} s" for kind in ("popular", "even")))
         for name, rule in (
-            ("in turn", lambda prompt, targets, turn=[0]: turn.append(turn.pop() + 1) or turn[0] % 4),
-            ("shortest queue", lambda prompt, targets: min(range(4), key=lambda n: targets[n].queued)),
+            ("in turn", lambda prompt, targets: next(turns)),
+            ("shortest queue", shortest_queue),
             ("longest prefix", by_prefix),
         )
     ]
