@@ -55,7 +55,7 @@ BLOCKS = 24_000  # of 16 tokens: 50 GB of a GPU's memory
 
 
 def step_seconds(step):
-    """Seconds of one step of Llama-3-8B on an H100, with the four constants of the lab."""
+    """Seconds of one step of Llama-3-8B on an H100, with the five constants of the lab."""
     keys = [start + 1 for start, count, _ in step.chunks if count == 1]
     tokens = sum(count for _, count, _ in step.chunks)
     return 3.5e-3 + max(4.5e-3, 22.5e-6 * tokens) + 42e-9 * sum(keys) + 50e-6 * len(keys)

@@ -63,7 +63,7 @@ def test_a_column_of_a_tool_has_its_names_and_its_release(source):
 
 
 def test_tables_name_every_tool():
-    """The pattern for headers finds the tables that there are."""
+    """The pattern for headers finds the tables of the labs."""
     found = {(source[:2], tool) for source, text in SOURCES.items() for tool, _, _ in columns(text)}
     assert {("10", "DeepSpeed"), ("11", "SGLang"), ("12", "TorchTitan"), ("12", "Megatron-Core")} <= found
     assert {(lab, tool) for lab in ("11", "15", "16", "17") for tool in ("vLLM", "SGLang")} <= found

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import random
 from collections.abc import Callable
 
 import pytest
@@ -106,8 +105,9 @@ def test_the_table_of_4_000_tokens(model, block, row):
 def test_4_000_tokens_take_94_ms():
     assert 1000 * lab()["step_seconds"](0, 0, 4000) == pytest.approx(94, abs=0.6)
     assert 'show.against_prediction("weight", 16.0' in text()
-    assert 250 * 32 == 8000
-    assert pytest.approx(1 / 3, abs=0.02) == 1 - 65_536 / 50e9 / 2e-6
+    near = lab()["NEAR"]
+    assert lab()["travel"](lab()["LLAMA"], 4000, 0, 16, near).messages == 8000
+    assert 1 - 65_536 / near.bandwidth / near.gap == pytest.approx(1 / 3, abs=0.02)
 
 
 def test_the_overlap_holds_from_6_gb_per_second_on():
@@ -119,7 +119,8 @@ def test_the_overlap_holds_from_6_gb_per_second_on():
 
 
 def test_the_worked_examples_of_sending_layer_by_layer():
-    names, message = lab(), 4 * 2**20 / 50e9
+    names = lab()
+    message = 4 * 2**20 / names["BETA"]
     assert round(1e6 * message, 1) == 83.9
     assert round(1e6 * (4 * 2e-4 + 4 * message + names["ALPHA"]), 1) == 1149.5
     assert round(1e6 * names["arrives"]([2e-4] * 4, [2**20] * 4), 1) == 897.9
@@ -154,13 +155,8 @@ def test_the_worked_example_of_the_router():
 
 def router_share(route: Callable, kind: str, seed: int) -> float:
     names = lab()
-
-    def shortest(_, targets):
-        return min(range(len(targets)), key=lambda index: targets[index].queued)
-
-    return names["late"](names["run_router"](route, seed, kind)) / names["late"](
-        names["run_router"](shortest, seed, kind)
-    )
+    waits, usual = (names["run_router"](rule, seed, kind) for rule in (route, names["shortest_queue"]))
+    return names["late"](waits) / names["late"](usual)
 
 
 def test_the_longest_prefix_waits_for_40_to_80_per_cent():
@@ -248,10 +244,8 @@ def test_the_audits_quote_these_rates():
 
 
 def test_a_whole_prompt_makes_readers_wait_for_more_than_a_tenth_of_a_second():
-    assert all(
-        lab()["step_seconds"](0, 0, prompt) > 0.07 for prompt in random.Random(1).choices(range(3000, 6001), k=9)
-    )
-    assert lab()["step_seconds"](0, 0, 4500) > 0.1 and math.isclose(8 * 2.5 / 41, 0.5, abs_tol=0.02)
+    assert lab()["step_seconds"](0, 0, 4500) > 0.1
+    assert math.isclose(8 * 2.5 / 41, 0.5, abs_tol=0.02)
 
 
 def text() -> str:

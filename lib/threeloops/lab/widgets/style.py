@@ -144,7 +144,7 @@ def _clear_labels(fig) -> bool:
             struck = any(path.intersects_bbox(inside, filled=False) for path in paths)
             ruled = any(path.intersects_bbox(inside, filled=False) for path in rules)
             on_area = any(box.contains_point(middle) for box in boxes)
-            if (struck and not on_area) or (ruled and not on_area and not _on_polygon(axes, middle)):
+            if not on_area and (struck or (ruled and not _on_polygon(axes, middle))):
                 touches = any(box.get_window_extent().overlaps(place.padded(2)) for box in boxes)
                 pad = -2 if touches and not struck else 1  # less, so that the bar below a label keeps its edge
                 label.set_bbox({"facecolor": "#ffffff", "edgecolor": "none", "alpha": 0.85, "pad": pad})

@@ -185,7 +185,7 @@ def test_lab_18_says_when_one_large_replica_is_faster():
         decode = (weights + requests * 2305 * token) / 3.35e12
         flops = (weights - head) * (requests + 2047) + head * requests
         pairs = (requests - 1) * 2304 + 2048 * 2049 / 2
-        mixed = max((flops + 4 * 32 * 4096 * pairs) / 989.4e12, 0)
+        mixed = (flops + 4 * 32 * 4096 * pairs) / 989.4e12
         expected = [(decode + (requests - 1) / 512 * (mixed - decode)) / gpus]
         sums = [64 * serving.all_reduce_seconds("H100 SXM", 8, 8192 * count) for count in (requests, requests + 2047)]
         expected.append(expected[0] + sums[0] + (requests - 1) / 512 * (sums[1] - sums[0]))
