@@ -7,8 +7,7 @@ from contextlib import suppress
 from itertools import count
 
 from threeloops.module_process import command
-from threeloops.product.grammar import GrammarError
-from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
+from threeloops.product.request import EngineStopped, Request
 from threeloops.product.service.engine.link import MessageLink
 from threeloops.product.service.engine.messages import (
     AskStats,
@@ -31,8 +30,6 @@ from threeloops.product.token_stream import TokenStream
 __all__ = ["EngineClient"]
 
 _STATS_SECONDS = 2.0
-_ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
-"""The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
 _END_SECONDS = 5.0
 """The time that the process has to end by itself after its socket was closed."""
 
@@ -117,16 +114,7 @@ class EngineClient:
         number = next(self._numbers)
         stream = self._streams[number] = TokenStream(request, self.spec.window)
         half = max(1, stream.window // 2)
-        self._link.send(
-            Submit(
-                number,
-                request.prompt,
-                request.sampling,
-                request.priority,
-                request.client,
-                request.cache_salt,
-            )
-        )
+        self._link.send(Submit.of(number, request))
         try:
             async for token in stream:
                 if stream.read % half == 0:
@@ -189,7 +177,7 @@ class EngineClient:
                         stream.request.cached_first = cached
             case Finished():
                 if (stream := self._streams.get(message.number)) is not None:
-                    self._finish(stream, message)
+                    message.end(stream)
             case Stats():
                 answer = self._questions.get(message.number)
                 if answer is not None and not answer.done():
@@ -200,29 +188,13 @@ class EngineClient:
             case Failed():
                 self._reason = message.reason
 
-    def _finish(self, stream: TokenStream, finished: Finished) -> None:
-        if finished.outcome in (Finish.STOP.value, Finish.LENGTH.value):
-            stream.request.finish = Finish(finished.outcome)
-        else:
-            kind = _ERRORS.get(finished.outcome, RequestFailed)
-            self._fail(stream, kind(finished.message))
-        stream.done = True
-        stream.changed.set()
-
-    def _fail(self, stream: TokenStream, error: Exception) -> None:
-        stream.request.finish = Finish.ERROR
-        stream.request.error = str(error)
-        stream.error = error
-
     def _lost(self) -> None:
         self._reason = self._reason or f"the engine's process {self.pid} has ended unexpectedly"
         self._gone.set()
         stopped = EngineStopped(self._reason)
         for stream in self._streams.values():
             if not stream.done:
-                self._fail(stream, stopped)
-                stream.done = True
-                stream.changed.set()
+                stream.fail(stopped)
         for answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(stopped)
