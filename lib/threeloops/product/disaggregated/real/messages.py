@@ -166,9 +166,6 @@ ToRole = StartRole | Connect | Submit | Cancel | HasRead | AskUnfinished | AskRo
 class RoleReady(msgspec.Struct, tag=True):
     """The model is loaded and has computed its first tokens; the decode process listens."""
 
-    format: CacheFormat
-    max_sequence: int
-
 
 class Connected(msgspec.Struct, tag=True):
     generation: int

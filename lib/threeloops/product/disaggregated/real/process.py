@@ -149,7 +149,7 @@ class _Process:
         else:
             self._role = DecodeRole(self._engine, self._cache, self._told.append, window=spec.window)
             self._listen(start.listen)
-        front.tell([RoleReady(self._format, model.config.max_sequence)])
+        front.tell([RoleReady()])
 
     def turn(self) -> None:
         """Take in what has come, and make a step. Raises what the executor raises."""

@@ -99,7 +99,7 @@ class DisaggregatedService:
 
     @property
     def ready(self) -> bool:
-        return self._is_connected and not self._is_closed and all(side.takes_requests for side in self._sides.values())
+        return self._is_connected and not self._is_closed and all(side.ready for side in self._sides.values())
 
     @property
     def reason(self) -> str:
@@ -151,7 +151,7 @@ class DisaggregatedService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(side.close() for side in self._sides.values()))
+        await asyncio.gather(*(side.close(self._reason) for side in self._sides.values()))
         for stream in self._streams.values():
             if not stream.done:
                 stream.fail(EngineStopped(self._reason))
@@ -223,7 +223,7 @@ class DisaggregatedService:
         before = set(self._streams)
         here: dict[str, set[int]] = {"prefill": set(), "decode": set()}
         for role, side in self._sides.items():
-            if side.takes_requests:
+            if side.ready:
                 try:
                     here[role] = await side.unfinished(self._generation, self.answer_seconds)
                 except EngineStopped as error:
@@ -245,13 +245,13 @@ class DisaggregatedService:
         )
         for role in missing:
             if role in self._sides:
-                await self._sides[role].close()
+                await self._sides[role].close("it was replaced")
                 self.restarts += 1
             decode = self.specs["decode"]
             listen = str(self._folder / f"{next(self._starts)}.sock") if role == "decode" else ""
             start = StartRole(role, self.specs[role], self.handover, decode.blocks * decode.block_size, listen)
             side = Side(start, self._hear, self._lost)
-            await side.start()
+            await side.launch()
             self._sides[role] = side
         await asyncio.gather(*(self._sides[role].wait_loaded(self.load_seconds) for role in missing))
 
@@ -266,7 +266,7 @@ class DisaggregatedService:
         except TimeoutError:
             reason = f"the prefill process has not connected within {self.answer_seconds:g} s"
             self._sides["prefill"].kill(reason)
-        if reason or not all(side.takes_requests for side in self._sides.values()):
+        if reason or not all(side.ready for side in self._sides.values()):
             raise EngineStopped(reason or self._reason)
         self._is_connected = True
 
@@ -276,15 +276,15 @@ class DisaggregatedService:
         while True:
             await asyncio.sleep(self.answer_seconds / 4)
             for side in list(self._sides.values()):
-                if side.takes_requests and not await self._answers(side):
-                    side.kill(f"the {side.role} process {side.pid} gave no sign of life for {self.answer_seconds:g} s")
+                if side.ready and not await self._answers(side):
+                    side.kill(f"{side.name} {side.pid} gave no sign of life for {self.answer_seconds:g} s")
 
     async def _answers(self, side: Side) -> bool:
         for _ in range(2):
             with suppress(EngineStopped):
                 await side.state(self.answer_seconds / 2)
                 return True
-        return not side.takes_requests
+        return not side.ready
 
 
 def _twice(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:
