@@ -12,13 +12,13 @@ from threeloops.frames import FrameReader, frame
 from threeloops.module_process import command
 from threeloops.product.request import EngineStopped
 
-__all__ = ["EngineProcess", "MessageLink"]
+__all__ = ["EngineProcess"]
 
 _END_SECONDS = 5.0
 """The time that a process has to end by itself after its socket was closed."""
 
 
-class MessageLink(asyncio.Protocol):
+class _MessageLink(asyncio.Protocol):
     """Send messages, and receive those of `kind`. Messages sent within one turn of the loop go out in one write.
 
     `receive` is called with each message. `lost` is called once, when the other end is gone or sent something that is
@@ -35,7 +35,7 @@ class MessageLink(asyncio.Protocol):
     @classmethod
     async def open(
         cls, end: socket.socket, kind: object, receive: Callable[[Any], None], lost: Callable[[], None]
-    ) -> "MessageLink":
+    ) -> "_MessageLink":
         _, link = await asyncio.get_running_loop().create_unix_connection(lambda: cls(kind, receive, lost), sock=end)
         return link
 
@@ -95,7 +95,7 @@ class EngineProcess:
         self._lost = lost
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._process: asyncio.subprocess.Process
-        self._link: MessageLink
+        self._link: _MessageLink
 
     async def start(self, module: str, first: msgspec.Struct) -> None:
         """Start `main` of a module, and send it the first message."""
@@ -103,7 +103,7 @@ class EngineProcess:
         with theirs:
             words = command(module)
             self._process = await asyncio.create_subprocess_exec(*words, stdin=theirs.fileno(), start_new_session=True)
-        self._link = await MessageLink.open(ours, self._kind, self._hear, self._ended)
+        self._link = await _MessageLink.open(ours, self._kind, self._hear, self._ended)
         self.send(first)
 
     @property

@@ -8,7 +8,6 @@ when the socket closes, so it cannot outlive the front.
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NoReturn
 
 from threeloops.product.batching import Engine
 from threeloops.product.request import Batch, Request, TokenLogprobs
@@ -19,7 +18,6 @@ from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
     Credit,
-    Failed,
     Finished,
     FromEngine,
     Load,
@@ -46,7 +44,7 @@ def main() -> None:
         engine, model = load_engine(load.spec, files)
         weights_hash = fingerprint(model) if load.spec.fingerprint else ""
     except Exception as error:  # whatever a model can be wrong with
-        _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {words_of(error)}")
+        front.give_up(f"the model {load.spec.model!r} cannot be loaded: {words_of(error)}")
     config = model.config
     seconds = time.monotonic() - started
     front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, weights_hash)])
@@ -55,12 +53,7 @@ def main() -> None:
         while True:
             server.turn()
     except Exception as error:  # the executor's: nobody knows what the cache holds
-        _give_up(front, f"the engine failed: {error!r}")
-
-
-def _give_up(front: Front, reason: str) -> NoReturn:
-    front.tell([Failed(reason)])
-    front.hang_up(1)
+        front.give_up(f"the engine failed: {error!r}")
 
 
 @dataclass(frozen=True)
