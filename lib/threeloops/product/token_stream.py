@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from threeloops.product.request import Request
+from threeloops.product.request import Finish, Request
 
 __all__ = ["Backlog", "TokenStream"]
 
@@ -49,6 +49,18 @@ class TokenStream(Backlog, AsyncIterator[int]):
     error: Exception | None = None
     done: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def fail(self, error: Exception) -> None:
+        """End the request and the stream with an error."""
+        self.request.finish = Finish.ERROR
+        self.request.error = str(error)
+        self.error = error
+        self.end()
+
+    def end(self) -> None:
+        """End the stream after the tokens that are available."""
+        self.done = True
+        self.changed.set()
 
     async def __anext__(self) -> int:
         while True:

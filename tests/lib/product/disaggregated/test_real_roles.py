@@ -17,7 +17,6 @@ from threeloops.product.disaggregated.real.decode import DecodeRole
 from threeloops.product.disaggregated.real.messages import (
     Blocks,
     CacheFormat,
-    Ended,
     HandoverError,
     HasRead,
     Hello,
@@ -31,7 +30,7 @@ from threeloops.product.disaggregated.real.prefill import HANDOVERS, PrefillRole
 from threeloops.product.disaggregated.real.process import _role_state
 from threeloops.product.disaggregated.real.service import _orphans, _twice
 from threeloops.product.request import Request, Sampling
-from threeloops.product.service.engine.messages import Submit
+from threeloops.product.service.engine.messages import Finished, Submit
 
 MODEL = random_model()
 BLOCK = 4
@@ -112,7 +111,7 @@ class Pair:
                 if not message.start:
                     self.prompt_logprobs[message.number] = message.prompt_logprobs
                     self.cached[message.number] = message.cached
-            case Ended():
+            case Finished():
                 self.outcomes[message.number] = message.outcome
                 self.messages[message.number] = message.message
 

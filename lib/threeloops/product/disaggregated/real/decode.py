@@ -9,8 +9,6 @@ from threeloops.product.decode import PagedCache
 from threeloops.product.disaggregated.real.messages import (
     Abandon,
     Blocks,
-    Declined,
-    Ended,
     FromPrefill,
     FromRole,
     Handed,
@@ -21,9 +19,9 @@ from threeloops.product.disaggregated.real.messages import (
     Reserve,
     Reserved,
 )
-from threeloops.product.disaggregated.real.prefill import Send, outcome_of, refusal
+from threeloops.product.disaggregated.real.prefill import Send
 from threeloops.product.request import Batch, Request
-from threeloops.product.service.engine.messages import Submit
+from threeloops.product.service.engine.messages import Finished, Submit
 from threeloops.product.token_stream import Backlog
 
 __all__ = ["DecodeRole"]
@@ -62,11 +60,11 @@ class DecodeRole:
 
     def submit(self, submitted: Submit) -> None:
         """Compute a whole request here, or tell the front why it can never run."""
-        request = self._request(submitted)
+        request = submitted.request(self.engine.clock.now())
         try:
             self.engine.add(request)
         except ValueError as error:
-            self._tell(refusal(submitted.number, error))
+            self._tell(Finished.refused(submitted.number, error))
             return
         self._streams[submitted.number] = Backlog(request, self._window)
 
@@ -117,18 +115,7 @@ class DecodeRole:
         number = asked.request.number
         if str(number) in self.engine.requests or any(number == other for other, _ in self._asked):
             raise HandoverError(f"request {number}: its blocks were asked for twice")
-        self._asked.append((number, self._request(asked.request)))
-
-    def _request(self, asked: Submit) -> Request:
-        return Request(
-            str(asked.number),
-            asked.prompt,
-            asked.sampling,
-            arrival=self.engine.clock.now(),
-            priority=asked.priority,
-            client=asked.client,
-            cache_salt=asked.cache_salt,
-        )
+        self._asked.append((number, asked.request.request(self.engine.clock.now())))
 
     def _reserve(self) -> None:
         """Reserve blocks in the order in which they were asked for."""
@@ -138,8 +125,7 @@ class DecodeRole:
                 if not self.engine.reserve(request):
                     return
             except ValueError as error:
-                refused = refusal(number, error)
-                self._send(Declined(number, refused.outcome, refused.message), b"")
+                self._send(Finished.refused(number, error), b"")
             else:
                 cached = request.cached // self._cache.block_size
                 self._arrivals[number] = _Arrival(request, [cached for _ in self._cache.layers])
@@ -213,7 +199,7 @@ class DecodeRole:
                 tokens = request.output[start:]
                 self._tell(Progress(number, start, tokens, request.logprobs[start:], prompt_logprobs, cached))
             if request.finish is not None:
-                self._tell(Ended(number, outcome_of(request), request.error))
+                self._tell(Finished.of(request))
                 del self._streams[number]
             else:
                 stream.pause_if_full(self.engine.scheduler.pause)

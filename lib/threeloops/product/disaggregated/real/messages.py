@@ -3,17 +3,18 @@
 A request goes to the prefill process, which asks the decode process for blocks (Reserve). The answer says how many of
 the prompt's blocks are there already (Reserved). The others follow as they are computed (Blocks), and then the first
 token (Handed), which the decode process acknowledges (Received). The prefill process tells the front about the first
-token at once, and the decode process about all of them (Progress). Whoever has a request at its end says so (Ended).
+token at once, and the decode process about all of them (Progress). The process in which a request ends says so
+(Finished).
 """
 
 import msgspec
 
 from threeloops.product.request import TokenLogprobs
-from threeloops.product.service.engine.messages import Cancel, EngineSpec, Failed, Submit
+from threeloops.product.service.engine.messages import Cancel, EngineSpec, Failed, Finished, Submit
 
 __all__ = [
-    "Abandon", "AskRoleState", "AskUnfinished", "Blocks", "CacheFormat", "Connect", "Connected", "Declined",
-    "Disconnected", "Ended", "FromDecode", "FromPrefill", "FromRole", "Handed", "HandoverError", "HasRead", "Hello",
+    "Abandon", "AskRoleState", "AskUnfinished", "Blocks", "CacheFormat", "Connect", "Connected",
+    "Disconnected", "FromDecode", "FromPrefill", "FromRole", "Handed", "HandoverError", "HasRead", "Hello",
     "Progress", "Received", "Reserve", "Reserved", "RoleReady", "RoleState", "StartRole", "ToRole", "Unfinished",
     "Welcome",
 ]  # fmt: skip
@@ -89,7 +90,7 @@ class Abandon(msgspec.Struct, tag=True):
     number: int
 
 
-# From the decode process to the prefill process.
+# From the decode process to the prefill process. Finished says that a request can never run there.
 
 
 class Welcome(msgspec.Struct, tag=True):
@@ -111,16 +112,8 @@ class Received(msgspec.Struct, tag=True):
     number: int
 
 
-class Declined(msgspec.Struct, tag=True):
-    """The request can never run here. `outcome` and `message` are those of Ended."""
-
-    number: int
-    outcome: str
-    message: str
-
-
 FromPrefill = Hello | Reserve | Blocks | Handed | Abandon
-FromDecode = Welcome | Reserved | Received | Declined
+FromDecode = Welcome | Reserved | Received | Finished
 
 
 # From the front to either process. Submit and Cancel are those of the engine's process.
@@ -167,14 +160,11 @@ class AskRoleState(msgspec.Struct, tag=True):
 ToRole = StartRole | Connect | Submit | Cancel | HasRead | AskUnfinished | AskRoleState
 
 
-# From either process to the front.
+# From either process to the front. Failed and Finished are those of the engine's process.
 
 
 class RoleReady(msgspec.Struct, tag=True):
     """The model is loaded and has computed its first tokens; the decode process listens."""
-
-    format: CacheFormat
-    max_sequence: int
 
 
 class Connected(msgspec.Struct, tag=True):
@@ -198,14 +188,6 @@ class Progress(msgspec.Struct, tag=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
     cached: int = 0
-
-
-class Ended(msgspec.Struct, tag=True):
-    """A request has ended. `outcome` is stop, length, refused, ungrammatical or failed."""
-
-    number: int
-    outcome: str
-    message: str = ""
 
 
 class Unfinished(msgspec.Struct, tag=True):
@@ -236,4 +218,4 @@ class RoleState(msgspec.Struct, tag=True):
     """The error of the table of blocks, or "" if it has none."""
 
 
-FromRole = RoleReady | Failed | Connected | Disconnected | Progress | Ended | Unfinished | RoleState
+FromRole = RoleReady | Failed | Connected | Disconnected | Progress | Finished | Unfinished | RoleState

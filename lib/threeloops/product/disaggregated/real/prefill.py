@@ -16,8 +16,6 @@ from threeloops.product.decode import PagedCache
 from threeloops.product.disaggregated.real.messages import (
     Abandon,
     Blocks,
-    Declined,
-    Ended,
     FromDecode,
     FromRole,
     Handed,
@@ -28,11 +26,10 @@ from threeloops.product.disaggregated.real.messages import (
     Reserved,
     Welcome,
 )
-from threeloops.product.grammar import GrammarError
 from threeloops.product.request import Batch, Chunk, Finish, Request, Sampling
-from threeloops.product.service.engine.messages import Submit
+from threeloops.product.service.engine.messages import Finished, Submit
 
-__all__ = ["HANDOVERS", "PrefillRole", "Send", "outcome_of", "refusal"]
+__all__ = ["HANDOVERS", "PrefillRole", "Send"]
 
 HANDOVERS = ("whole", "chunks", "layers")
 """The moments at which blocks leave: after the prompt, after the step that filled them, or in it, after each layer."""
@@ -119,16 +116,7 @@ class PrefillRole:
     def submit(self, submitted: Submit) -> None:
         """Take a request, or tell the front why it can never run."""
         sampling = submitted.sampling
-        request = Request(
-            str(submitted.number),
-            submitted.prompt,
-            sampling,
-            arrival=self.engine.clock.now(),
-            priority=submitted.priority,
-            client=submitted.client,
-            cache_salt=submitted.cache_salt,
-            keeps_blocks=True,
-        )
+        request = submitted.request(self.engine.clock.now(), keeps_blocks=True)
         try:
             longest = len(request.prompt) + sampling.max_tokens - 1
             if longest > self._room:
@@ -141,7 +129,7 @@ class PrefillRole:
             request.sampling = replace(sampling, max_tokens=1)
             self.engine.add(request)
         except ValueError as error:
-            self._tell(refusal(submitted.number, error))
+            self._tell(Finished.refused(submitted.number, error))
             return
         self._prompts[request.id] = _Prompt(submitted, request)
 
@@ -175,8 +163,8 @@ class PrefillRole:
                 self._reserved(prompt, message.cached)
             case Received():
                 self._drop(prompt)
-            case Declined():
-                self._tell(Ended(message.number, message.outcome, message.message))
+            case Finished():
+                self._tell(message)
                 self._drop(prompt)
 
     def step(self) -> bool:
@@ -232,7 +220,7 @@ class PrefillRole:
         request = chunk.request
         prompt = self._prompts[request.id]
         if request.finish is Finish.ERROR:
-            self._tell(Ended(prompt.number, outcome_of(request), request.error))
+            self._tell(Finished.of(request))
             self._abandon(prompt)
             return
         if self.handover == "layers" and prompt.is_reserved:
@@ -240,7 +228,7 @@ class PrefillRole:
         if prompt.is_done:
             self._tell_first(prompt)
             if request.output[0] in prompt.sampling.stop or prompt.sampling.max_tokens == 1:
-                self._tell(Ended(prompt.number, outcome_of(request)))
+                self._tell(Finished.of(request))
                 self._abandon(prompt)
                 return
         self._flush(prompt)
@@ -298,16 +286,3 @@ class PrefillRole:
         del self._prompts[prompt.request.id]
         self.engine.cancel(prompt.request.id)
         self.engine.release(prompt.request)
-
-
-def outcome_of(request: Request) -> str:
-    """Return how a request has ended, as the front is told."""
-    if request.finish is Finish.ERROR:
-        return "ungrammatical" if request.is_grammar_at_fault else "failed"
-    assert request.finish is not None
-    return request.finish.value
-
-
-def refusal(number: int, error: ValueError) -> Ended:
-    """Return what the front is told about a request that can never run."""
-    return Ended(number, "ungrammatical" if isinstance(error, GrammarError) else "refused", str(error))

@@ -8,7 +8,7 @@ import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -41,7 +41,7 @@ from threeloops.product.disaggregated.real.prefill import PrefillRole
 from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.front import Front
 from threeloops.product.service.engine.loading import files_of, fingerprint, load_engine, words_of
-from threeloops.product.service.engine.messages import Cancel, Failed, Submit
+from threeloops.product.service.engine.messages import Cancel, Submit
 
 __all__ = ["main"]
 
@@ -59,17 +59,12 @@ def main() -> None:
     try:
         process = _Process(start, front)
     except Exception as error:  # whatever a model can be wrong with
-        _give_up(front, f"the model {start.spec.model!r} cannot be loaded: {words_of(error)}")
+        front.give_up(f"the model {start.spec.model!r} cannot be loaded: {words_of(error)}")
     try:
         while True:
             process.turn()
     except Exception as error:  # the executor's: nobody knows what the cache holds
-        _give_up(front, f"the {start.role} engine failed: {error!r}")
-
-
-def _give_up(front: Front, reason: str) -> NoReturn:
-    front.tell([Failed(reason)])
-    front.hang_up(1)
+        front.give_up(f"the {start.role} engine failed: {error!r}")
 
 
 def _cache_format(weights: str, config: GPTConfig, block_size: int, dtype: object) -> CacheFormat:
@@ -149,7 +144,7 @@ class _Process:
         else:
             self._role = DecodeRole(self._engine, self._cache, self._told.append, window=spec.window)
             self._listen(start.listen)
-        front.tell([RoleReady(self._format, model.config.max_sequence)])
+        front.tell([RoleReady()])
 
     def turn(self) -> None:
         """Take in what has come, and make a step. Raises what the executor raises."""

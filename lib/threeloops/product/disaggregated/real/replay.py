@@ -19,11 +19,11 @@ from threeloops.frames import Buffer
 from threeloops.product.batching import Engine
 from threeloops.product.decode import PagedCache
 from threeloops.product.disaggregated.real.decode import DecodeRole
-from threeloops.product.disaggregated.real.messages import Ended, FromRole, Progress
+from threeloops.product.disaggregated.real.messages import FromRole, Progress
 from threeloops.product.disaggregated.real.prefill import PrefillRole
 from threeloops.product.loadgen.trace import Arrival, requests_of
 from threeloops.product.request import Finish, Request
-from threeloops.product.service.engine.messages import Submit
+from threeloops.product.service.engine.messages import Finished, Submit
 from threeloops.simulation.clock import Clock
 from threeloops.training.collectives.cost import Link
 
@@ -138,8 +138,7 @@ class _TwoSides:
     def run(self, requests: list[Request]) -> TwoSidedReplay:
         self._requests = requests
         for number, request in enumerate(requests):
-            submitted = Submit(number, request.prompt, request.sampling, request.priority, request.client)
-            self._push(self._prefill, request.arrival, partial(self._prefiller.submit, submitted))
+            self._push(self._prefill, request.arrival, partial(self._prefiller.submit, Submit.of(number, request)))
         while (side := min(self._prefill, self._decode, key=lambda side: side.next)).next < float("inf"):
             side.turn()
         return TwoSidedReplay(requests, self._sent_bytes)
@@ -163,7 +162,7 @@ class _TwoSides:
             new = message.tokens[len(request.output) - message.start :]
             request.output += new
             request.token_times += [clock.now()] * len(new)
-        elif isinstance(message, Ended):
+        elif isinstance(message, Finished):
             request = self._requests[message.number]
             request.finish = Finish(message.outcome) if message.outcome in ("stop", "length") else Finish.ERROR
             request.error = message.message

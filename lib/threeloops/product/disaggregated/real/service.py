@@ -13,7 +13,6 @@ from threeloops.product.disaggregated.real.messages import (
     Connect,
     Connected,
     Disconnected,
-    Ended,
     FromRole,
     HasRead,
     Progress,
@@ -22,15 +21,12 @@ from threeloops.product.disaggregated.real.messages import (
 )
 from threeloops.product.disaggregated.real.prefill import HANDOVERS
 from threeloops.product.disaggregated.real.side import Side
-from threeloops.product.grammar import GrammarError
-from threeloops.product.request import EngineStopped, Finish, Request, RequestFailed
-from threeloops.product.service.engine.messages import Cancel, EngineSpec, Submit
+from threeloops.product.request import EngineStopped, Request
+from threeloops.product.service.engine.messages import Cancel, EngineSpec, Finished, Submit
 from threeloops.product.token_stream import TokenStream
 
 __all__ = ["DisaggregatedService"]
 
-_ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
-"""The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 10.0
 _ANSWER_SECONDS = 30.0
@@ -103,7 +99,7 @@ class DisaggregatedService:
 
     @property
     def ready(self) -> bool:
-        return self._is_connected and not self._is_closed and all(side.takes_requests for side in self._sides.values())
+        return self._is_connected and not self._is_closed and all(side.ready for side in self._sides.values())
 
     @property
     def reason(self) -> str:
@@ -137,9 +133,7 @@ class DisaggregatedService:
         window = self.specs["decode"].window
         stream = self._streams[number] = TokenStream(request, window)
         half = max(1, window // 2)
-        side.send(
-            Submit(number, request.prompt, request.sampling, request.priority, request.client, request.cache_salt)
-        )
+        side.send(Submit.of(number, request))
         try:
             async for token in stream:
                 if stream.read % half == 0:
@@ -157,9 +151,10 @@ class DisaggregatedService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(side.close() for side in self._sides.values()))
-        for number in list(self._streams):
-            self._fail(number, EngineStopped(self._reason))
+        await asyncio.gather(*(side.close(self._reason) for side in self._sides.values()))
+        for stream in self._streams.values():
+            if not stream.done:
+                stream.fail(EngineStopped(self._reason))
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     # Messages of the processes.
@@ -171,9 +166,9 @@ class DisaggregatedService:
             case Progress():
                 if (stream := self._streams.get(message.number)) is not None and not stream.done:
                     _add(stream, message)
-            case Ended():
+            case Finished():
                 if (stream := self._streams.get(message.number)) is not None and not stream.done:
-                    self._end(message.number, message)
+                    message.end(stream)
             case Connected() if side.role == "prefill" and message.generation == self._generation:
                 self._finish_connecting("")
             case Disconnected() if message.generation == self._generation:
@@ -181,24 +176,6 @@ class DisaggregatedService:
                 if self._is_connected:
                     self._reason = f"the connection of the two processes has ended: {message.reason}"
                     self._break()
-
-    def _end(self, number: int, ended: Ended) -> None:
-        stream = self._streams[number]
-        if ended.outcome in (Finish.STOP.value, Finish.LENGTH.value):
-            stream.request.finish = Finish(ended.outcome)
-            stream.done = True
-            stream.changed.set()
-        else:
-            self._fail(number, _ERRORS.get(ended.outcome, RequestFailed)(ended.message))
-
-    def _fail(self, number: int, error: Exception) -> None:
-        stream = self._streams[number]
-        if not stream.done:
-            stream.request.finish = Finish.ERROR
-            stream.request.error = str(error)
-            stream.error = error
-            stream.done = True
-            stream.changed.set()
 
     def _cancel(self, number: int) -> None:
         for side in self._sides.values():
@@ -246,7 +223,7 @@ class DisaggregatedService:
         before = set(self._streams)
         here: dict[str, set[int]] = {"prefill": set(), "decode": set()}
         for role, side in self._sides.items():
-            if side.takes_requests:
+            if side.ready:
                 try:
                     here[role] = await side.unfinished(self._generation, self.answer_seconds)
                 except EngineStopped as error:
@@ -257,8 +234,8 @@ class DisaggregatedService:
         for number in _twice(told, here["prefill"], here["decode"]):
             self._sides["prefill"].send(Cancel(number))
         for number in _orphans(told, here["prefill"], here["decode"]):
-            if not self._streams[number].done:
-                self._fail(number, EngineStopped(reason))
+            if not (stream := self._streams[number]).done:
+                stream.fail(EngineStopped(reason))
                 self._cancel(number)
 
     async def _start_missing(self) -> None:
@@ -268,13 +245,13 @@ class DisaggregatedService:
         )
         for role in missing:
             if role in self._sides:
-                await self._sides[role].close()
+                await self._sides[role].close("it was replaced")
                 self.restarts += 1
             decode = self.specs["decode"]
             listen = str(self._folder / f"{next(self._starts)}.sock") if role == "decode" else ""
             start = StartRole(role, self.specs[role], self.handover, decode.blocks * decode.block_size, listen)
             side = Side(start, self._hear, self._lost)
-            await side.start()
+            await side.launch()
             self._sides[role] = side
         await asyncio.gather(*(self._sides[role].wait_loaded(self.load_seconds) for role in missing))
 
@@ -289,7 +266,7 @@ class DisaggregatedService:
         except TimeoutError:
             reason = f"the prefill process has not connected within {self.answer_seconds:g} s"
             self._sides["prefill"].kill(reason)
-        if reason or not all(side.takes_requests for side in self._sides.values()):
+        if reason or not all(side.ready for side in self._sides.values()):
             raise EngineStopped(reason or self._reason)
         self._is_connected = True
 
@@ -299,15 +276,15 @@ class DisaggregatedService:
         while True:
             await asyncio.sleep(self.answer_seconds / 4)
             for side in list(self._sides.values()):
-                if side.takes_requests and not await self._answers(side):
-                    side.kill(f"the {side.role} process {side.pid} gave no sign of life for {self.answer_seconds:g} s")
+                if side.ready and not await self._answers(side):
+                    side.kill(f"{side.name} {side.pid} gave no sign of life for {self.answer_seconds:g} s")
 
     async def _answers(self, side: Side) -> bool:
         for _ in range(2):
             with suppress(EngineStopped):
                 await side.state(self.answer_seconds / 2)
                 return True
-        return not side.takes_requests
+        return not side.ready
 
 
 def _twice(told: Mapping[int, int], prefill: AbstractSet[int], decode: AbstractSet[int]) -> AbstractSet[int]:

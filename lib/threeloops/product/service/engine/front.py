@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from threeloops.frames import FrameReader, frame
+from threeloops.product.service.engine.messages import Failed
 
 __all__ = ["Front"]
 
@@ -54,6 +55,11 @@ class Front:
             self._end.sendall(b"".join(map(frame, messages)))
         except OSError:
             self.hang_up(0)
+
+    def give_up(self, reason: str) -> NoReturn:
+        """Tell why this process cannot go on, and end it."""
+        self.tell([Failed(reason)])
+        self.hang_up(1)
 
     def hang_up(self, code: int) -> NoReturn:
         """End the process even while its threads load a model or compute a step."""

@@ -8,12 +8,17 @@ is paused, and its blocks go to others.
 
 import msgspec
 
-from threeloops.product.request import Sampling, TokenLogprobs
+from threeloops.product.grammar import GrammarError
+from threeloops.product.request import Finish, Request, RequestFailed, Sampling, TokenLogprobs
+from threeloops.product.token_stream import TokenStream
 
 __all__ = [
     "AskStats", "Cancel", "Credit", "EngineSpec", "EngineStats", "Failed", "Finished", "FromEngine", "Load", "Message",
     "Ready", "Stats", "Submit", "ToEngine", "Tokens",
 ]  # fmt: skip
+
+_ERRORS: dict[str, type[Exception]] = {"refused": ValueError, "ungrammatical": GrammarError}
+"""The error that readers get for an outcome. Outcomes that are not listed give RequestFailed."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
@@ -68,6 +73,23 @@ class Submit(msgspec.Struct, tag=True):
     client: str = ""
     cache_salt: str = ""
 
+    @classmethod
+    def of(cls, number: int, request: Request) -> "Submit":
+        return cls(number, request.prompt, request.sampling, request.priority, request.client, request.cache_salt)
+
+    def request(self, arrival: float, *, keeps_blocks: bool = False) -> Request:
+        """Return a request for an engine. Its id is the number in decimal."""
+        return Request(
+            str(self.number),
+            self.prompt,
+            self.sampling,
+            arrival=arrival,
+            priority=self.priority,
+            client=self.client,
+            cache_salt=self.cache_salt,
+            keeps_blocks=keeps_blocks,
+        )
+
 
 class Credit(msgspec.Struct, tag=True):
     """The reader has taken this many more tokens."""
@@ -120,6 +142,30 @@ class Finished(msgspec.Struct, tag=True):
     number: int
     outcome: str
     message: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> "Finished":
+        """Tell how a request of `Submit.request` has finished."""
+        assert request.finish is not None
+        outcome = request.finish.value
+        if request.finish is Finish.ERROR:
+            outcome = "ungrammatical" if request.is_grammar_at_fault else "failed"
+        return cls(int(request.id), outcome, request.error)
+
+    @classmethod
+    def refused(cls, number: int, error: BaseException) -> "Finished":
+        """Tell why a request was not started. An error that is not a ValueError is not the request's fault."""
+        if not isinstance(error, ValueError):
+            return cls(number, "failed", repr(error))
+        return cls(number, "ungrammatical" if isinstance(error, GrammarError) else "refused", str(error))
+
+    def end(self, stream: TokenStream) -> None:
+        """End the stream of the request's reader, with an error if the outcome is one."""
+        if self.outcome in (Finish.STOP.value, Finish.LENGTH.value):
+            stream.request.finish = Finish(self.outcome)
+            stream.end()
+        else:
+            stream.fail(_ERRORS.get(self.outcome, RequestFailed)(self.message))
 
 
 class Stats(msgspec.Struct, tag=True):

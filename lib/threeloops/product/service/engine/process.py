@@ -8,11 +8,9 @@ when the socket closes, so it cannot outlive the front.
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NoReturn
 
 from threeloops.product.batching import Engine
-from threeloops.product.grammar import GrammarError
-from threeloops.product.request import Batch, Finish, Request, TokenLogprobs
+from threeloops.product.request import Batch, Request, TokenLogprobs
 from threeloops.product.service.engine.counting import CountingExecutor
 from threeloops.product.service.engine.front import Front
 from threeloops.product.service.engine.loading import files_of, fingerprint, load_engine, words_of
@@ -20,7 +18,6 @@ from threeloops.product.service.engine.messages import (
     AskStats,
     Cancel,
     Credit,
-    Failed,
     Finished,
     FromEngine,
     Load,
@@ -47,7 +44,7 @@ def main() -> None:
         engine, model = load_engine(load.spec, files)
         weights_hash = fingerprint(model) if load.spec.fingerprint else ""
     except Exception as error:  # whatever a model can be wrong with
-        _give_up(front, f"the model {load.spec.model!r} cannot be loaded: {words_of(error)}")
+        front.give_up(f"the model {load.spec.model!r} cannot be loaded: {words_of(error)}")
     config = model.config
     seconds = time.monotonic() - started
     front.tell([Ready(config.vocabulary_size, config.max_sequence, seconds, files, weights_hash)])
@@ -56,12 +53,7 @@ def main() -> None:
         while True:
             server.turn()
     except Exception as error:  # the executor's: nobody knows what the cache holds
-        _give_up(front, f"the engine failed: {error!r}")
-
-
-def _give_up(front: Front, reason: str) -> NoReturn:
-    front.tell([Failed(reason)])
-    front.hang_up(1)
+        front.give_up(f"the engine failed: {error!r}")
 
 
 @dataclass(frozen=True)
@@ -120,15 +112,7 @@ class _Server:
         return None
 
     def _submit(self, asked: Submit) -> FromEngine | None:
-        request = Request(
-            str(asked.number),
-            asked.prompt,
-            asked.sampling,
-            arrival=self._engine.clock.now(),
-            priority=asked.priority,
-            client=asked.client,
-            cache_salt=asked.cache_salt,
-        )
+        request = asked.request(self._engine.clock.now())
         if not asked.sampling.grammar:
             return self._add(asked.number, request)
         self._unchecked[asked.number] = request
@@ -156,9 +140,7 @@ class _Server:
         if error is None:
             self._streams[number] = Backlog(request, self._window)
             return None
-        if not isinstance(error, ValueError):
-            return Finished(number, "failed", repr(error))
-        return Finished(number, "ungrammatical" if isinstance(error, GrammarError) else "refused", str(error))
+        return Finished.refused(number, error)
 
     def _new(self, batch: Batch) -> list[FromEngine]:
         """Return the new tokens of all streams in one message, and a message for each stream that has ended."""
@@ -182,10 +164,7 @@ class _Server:
                     logprobs[number] = request.logprobs[stream.available :]
                 stream.available = len(request.output)
             if request.finish is not None:
-                outcome = request.finish.value
-                if request.finish is Finish.ERROR:
-                    outcome = "ungrammatical" if request.is_grammar_at_fault else "failed"
-                ends.append(Finished(number, outcome, request.error))
+                ends.append(Finished.of(request))
                 del self._streams[number]
             else:
                 stream.pause_if_full(self._engine.scheduler.pause)
